@@ -1,0 +1,75 @@
+"""What the engine asks of a device, and nothing more.
+
+A device turns a graph and its weights into a `Runner`. A runner owns the caches of `slots`
+sequences and computes one step at a time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.graph import Graph
+from muser.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass over `n` rows, which may belong to several slots.
+
+    Shapes: `tokens`, `positions`, `slots` int32 `[n]`; `outputs` int32 `[m]`, the ascending row
+    indices whose logits are wanted. Rows of one slot stand in ascending position, without gaps.
+    """
+
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    outputs: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a runner is sized for: `context` positions a slot, `slots`, and rows a step."""
+
+    context: int
+    slots: int
+    chunk: int
+
+
+class Runner(Protocol):
+    """A loaded model. One thread at a time may call `forward`; any thread may call `cancel`."""
+
+    limits: Limits
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        """Tensor type to the labels of the pipelines on the tapes that read such tensors."""
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        """Library name to the SHA-256 of the bytes that were loaded."""
+
+    def forward(self, step: Step) -> NDArray[np.float32]:
+        """Logits `[m, vocabulary]` of the wanted rows.
+
+        Raises `ArithmeticFault` when a row left the finite numbers (the layer is named) and
+        `Cancelled` when `cancel` was called; the caches then hold undefined rows at this step's
+        positions, and only there.
+        """
+
+    def cancel(self) -> None:
+        """Make the running `forward` stop before its next tape entry."""
+
+    def close(self) -> None:
+        """Release threads and memory; the runner is dead afterwards."""
+
+
+class Device(Protocol):
+    """A place that computes."""
+
+    name: str
+
+    def load(self, graph: Graph, weights: Weights, limits: Limits) -> Runner:
+        """Lower the graph. Raises `DeviceError` for an operator or type without a pipeline."""
