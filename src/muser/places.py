@@ -1,0 +1,28 @@
+"""Where Muser keeps files of its own: fetched models and compiled libraries.
+
+`MUSER_HOME` names one folder for all of it; without it the platform's cache folder is used, since
+everything here can be made again. Nothing is created by asking for a place.
+"""
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """The folder that holds the others: `MUSER_HOME`, else the platform's cache folder."""
+    named = os.environ.get("MUSER_HOME")
+    if named:
+        return Path(named).expanduser().absolute()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("muser", appauthor=False)
+
+
+def models() -> Path:
+    """Fetched model files, each under the name that its catalogue entry gives."""
+    return home() / "models"
+
+
+def libraries() -> Path:
+    """Compiled kernel libraries, named by their keys."""
+    return home() / "libraries"
