@@ -1,0 +1,121 @@
+"""What a device must reproduce before its first pipeline: words, not tolerances.
+
+The primitive table is section 2 of `docs/arithmetic.md`; the attention and norm digests run a
+device's real kernels over inputs that a formula fills, so that the data are this page.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.graph.arithmetic import F32, f32
+
+FMA = (
+    ("0x1.001p0", "0x1.001p0", "0x1p-60", "0x1.002002p0"),
+    ("0x1.003p0", "0x1.001p0", "-0x1p-70", "0x1.004002p0"),
+    ("0x1.000002p-12", "0x1.fffffcp-13", "0x1.000002p0", "0x1.000002p0"),
+)
+RNE_FACTOR = "0x1.52aaaap5"
+RNE = (("0x1.ce9d3cp0", 77), ("-0x1.ad5ab6p-1", -35), ("0x1.f8f1e4p0", 83))
+INT32_TO_F32 = (
+    (16777217, "0x1p24"),
+    (16777219, "0x1.000004p24"),
+    (33554435, "0x1.000002p25"),
+    (2147483583, "0x1.fffffep30"),
+    (2147483585, "0x1p31"),
+)
+INT64_TO_F32 = (((1 << 60) + (1 << 36) + 1, "0x1.000002p60"),)
+F32_TO_F16 = (
+    ("0x1.002p0", 0x3C00),
+    ("0x1.006p0", 0x3C02),
+    ("0x1p-25", 0x0000),
+    ("0x1.000002p-25", 0x0001),
+    ("0x1.8p-24", 0x0002),
+    ("0x1.ffdffep15", 0x7BFF),
+)
+DIVIDE = (
+    ("-0x1.fcp6", "0x1.234568p-3", "-0x1.be7cp9"),
+    ("0x1.000002p0", "0x1.fffffep0", "0x1.000004p-1"),
+)
+INVERSE_ROOT = (("0x1.8p-17", "0x1.279a74p8"), ("0x1.fffffcp1", "0x1.000002p-1"))
+GRID = (("0x1.fff8p0", 2047), ("0x1p-11", 0), ("-0x1.8p-10", -2), ("0x1.004p-10", 1))
+GRID_STEP = -10
+
+
+def fill(count: int, multiplier: int, modulus: int, offset: int, shift: int) -> F32:
+    """F(i) = f32((m·i mod p) − o)·2^−h for i in 0…count−1."""
+    i = np.arange(count, dtype=np.int64)
+    return ((multiplier * i) % modulus - offset).astype(np.float32) * np.float32(2.0**-shift)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionVector:
+    """Four query heads over one KV head of `count` rows, `first` to `last` − 1 visible."""
+
+    dim: int
+    count: int
+    first: int
+    last: int
+    digest: str
+
+    def query(self) -> F32:
+        return fill(4 * self.dim, 101, 977, 488, 7).reshape(1, 4, self.dim)
+
+    def keys(self) -> F32:
+        """Before the snap of a stored row: `[count, dim]`."""
+        return fill(self.count * self.dim, 37, 1009, 503, 8).reshape(self.count, self.dim)
+
+    def values(self) -> F32:
+        rows = fill(self.count * self.dim, 19, 257, 128, 6).reshape(self.count, self.dim)
+        powers = np.ldexp(np.float32(1), np.arange(self.count, dtype=np.int32) % 7 - 3)
+        return (rows * powers[:, None]).astype(np.float32)
+
+
+ATTENTION = (
+    AttentionVector(128, 300, 0, 300, "02838a425fc8e567"),
+    AttentionVector(128, 300, 130, 299, "6f9f81321ca28fa5"),
+    AttentionVector(128, 2500, 401, 2449, "43b0d14f7b702041"),
+    AttentionVector(64, 300, 0, 300, "ba38e75deaa011eb"),
+    AttentionVector(256, 300, 5, 300, "03f866c0722a1f8b"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NormVector:
+    """One row of `count` values with eps 1e-5."""
+
+    count: int
+    digest: str
+
+    def row(self) -> F32:
+        return fill(self.count, 37, 1009, 503, 8)
+
+    def weight(self) -> F32:
+        return (np.float32(1) + fill(self.count, 19, 257, 128, 12)).astype(np.float32)
+
+
+NORMS = (
+    NormVector(128, "c0afa98094291253"),
+    NormVector(576, "95011672fcff8b05"),
+    NormVector(6656, "a8dc34ac0fb33348"),
+)
+NORM_EPS = 1e-5
+
+
+def digest(x: F32) -> str:
+    """First 16 hexadecimal digits of the SHA-256 of little-endian f32."""
+    return hashlib.sha256(np.ascontiguousarray(x, "<f4").tobytes()).hexdigest()[:16]
+
+
+def column(table: tuple[tuple[str, ...], ...], index: int) -> F32:
+    """One column of a table of hexadecimal floats."""
+    return np.array([f32(row[index]) for row in table], np.float32)
+
+
+def mismatches(expected: NDArray[np.generic], actual: NDArray[np.generic]) -> int:
+    """How many words differ, compared as bytes."""
+    left = np.ascontiguousarray(expected).view(np.uint8)
+    right = np.ascontiguousarray(actual).view(np.uint8)
+    return int(np.count_nonzero(left != right)) if left.shape == right.shape else left.size

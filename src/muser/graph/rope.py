@@ -1,0 +1,69 @@
+"""Rotation tables, the same bits everywhere: an f32 angle and an integer sine.
+
+The phase oscillator and its coefficients are those of the strict cross-vendor table (spec of the
+kernels, 7.3), here for every base and head size. No libm is involved.
+"""
+
+from decimal import Decimal, localcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.graph.arithmetic import F32, I64
+from muser.graph.ops import RopeSpec
+
+PHASE = float.fromhex("0x1.45f306dc9c883p+29")  # 2^32 / 2π
+SIN = (0, 843314857, 0, -86699833, 0, 2673908, 0, -38839)  # Q30, ascending powers
+COS = (1073741823, 0, -331167724, 0, 17017653, 0, -341628)
+
+
+def angle_factor(base: float, rotated: int) -> np.float32:
+    """base^(−2/rotated), rounded once to f32."""
+    with localcontext() as context:
+        context.prec = 60
+        exact = (Decimal(base).ln() * Decimal(-2) / Decimal(rotated)).exp()
+    near = np.float32(float(exact))
+    candidates = (np.nextafter(near, np.float32(0)), near, np.nextafter(near, np.float32(2)))
+    return min(candidates, key=lambda c: abs(Decimal(float(c)) - exact))
+
+
+def _horner(coefficients: tuple[int, ...], x: I64) -> I64:
+    total = np.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = coefficient + ((total * x) >> 32)
+    return total
+
+
+def sine_and_cosine(theta: F32) -> tuple[F32, F32]:
+    """sin and cos of f32 angles ≥ 0 by a 32-bit integer phase."""
+    phase = np.floor(theta.astype(np.float64) * PHASE + 0.5).astype(np.int64) & 0xFFFFFFFF
+    quadrant = phase >> 30
+    mirrored = (phase >> 29) & 1 == 1
+    x = (phase & 0x1FFFFFFF) << 3
+    x = np.where(mirrored, np.where(x == 0, 0xFFFFFFFF, (1 << 32) - x), x)
+    sin, cos = _horner(SIN, x), _horner(COS, x)
+    sin, cos = np.where(mirrored, cos, sin), np.where(mirrored, sin, cos)
+    unit = np.float32(2.0**-30)
+    s, c = sin.astype(np.float32) * unit, cos.astype(np.float32) * unit
+    turned_s = np.choose(quadrant, [s, c, -s, -c])
+    turned_c = np.choose(quadrant, [c, -s, -c, s])
+    return turned_s.astype(np.float32), turned_c.astype(np.float32)
+
+
+def rope_table(spec: RopeSpec, positions: int, factors: F32 | None = None) -> F32:
+    """(cos, sin) of every position and pair: f32 `[positions, rotated/2, 2]`.
+
+    `factors` f32 `[rotated/2]` divide the angles (`rope_freqs.weight`).
+    """
+    step = angle_factor(spec.base, spec.rotated)
+    table = np.empty((positions, spec.rotated // 2, 2), np.float32)
+    theta = np.arange(positions, dtype=np.float32)
+    for pair in range(spec.rotated // 2):
+        angle = theta if factors is None else theta / factors[pair]
+        table[:, pair, 1], table[:, pair, 0] = sine_and_cosine(angle)
+        theta = theta * step
+    return table
+
+
+def table_at(table: F32, positions: NDArray[np.int32]) -> F32:
+    return np.asarray(table[positions])
