@@ -21,6 +21,7 @@ from muser.graph.ops import (
     SigmoidGate,
     Softcap,
     TakeRows,
+    UniformSpec,
 )
 from muser.graph.rope import rope_table
 
@@ -45,5 +46,6 @@ __all__ = [
     "SigmoidGate",
     "Softcap",
     "TakeRows",
+    "UniformSpec",
     "rope_table",
 ]

@@ -199,11 +199,21 @@ class CacheSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class UniformSpec:
+    """Tensors that must hold one constant, `value` if given; otherwise the file is `otherwise`."""
+
+    tensors: tuple[str, ...]
+    value: float | None
+    otherwise: str
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """A whole model: operators in order of data flow, and what they read and write.
 
     `rows` maps a row name to its width in f32; `weights` a tensor name to its `[in, out]` or `[n]`
-    shape in GGUF order; `ropes` a table name to its rule; `caches` has one entry a layer.
+    shape in GGUF order; `ropes` a table name to its rule; `caches` has one entry a layer. `uniform`
+    lists what the values of the file must satisfy for the graph to be the right one.
     """
 
     architecture: str
@@ -214,3 +224,4 @@ class Graph:
     ropes: Mapping[str, RopeSpec]
     vocabulary: int
     context: int
+    uniform: tuple[UniformSpec, ...] = ()

@@ -1,0 +1,145 @@
+"""Typed, bounded reading of a file's hyperparameters; what cannot be honoured is refused here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from muser.errors import ModelError
+
+MOST_LAYERS = 4096
+MOST_WIDTH = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The metadata of one architecture: `keys.integer("block_count")` reads `llama.block_count`."""
+
+    metadata: Mapping[str, object]
+    architecture: str
+
+    def name(self, key: str) -> str:
+        return f"{self.architecture}.{key}"
+
+    def get(self, key: str) -> object | None:
+        return self.metadata.get(self.name(key))
+
+    def integer(self, key: str, default: int | None = None, *, most: int = MOST_WIDTH) -> int:
+        """A whole number in 1…most. Raises `ModelError` if it is missing or out of range."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise ModelError(
+                f"{self.name(key)} is {_shown(value)}, but must be a whole number in 1…{most}.",
+                "Convert the model again with a current converter.",
+            )
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite positive number. Raises `ModelError` if it is missing or not one."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            value = None
+        if value is None or not 0 < value < float("inf"):
+            raise ModelError(
+                f"{self.name(key)} is {_shown(value)}, but must be a positive number.",
+                "Convert the model again with a current converter.",
+            )
+        return float(value)
+
+    def sliding_layers(self, layers: int) -> tuple[bool, ...]:
+        """Which layers have a window: a period n (layer i slides iff i mod n < n − 1) or a list."""
+        value = self.get("attention.sliding_window_pattern")
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return tuple(value == 0 or i % value < value - 1 for i in range(layers))
+        if isinstance(value, np.ndarray | list | tuple) and len(value) == layers:
+            return tuple(bool(item) for item in value)
+        raise ModelError(
+            f"{self.name('attention.sliding_window_pattern')} is {_shown(value)}: which layers"
+            " have a window is not known.",
+            f"A period or a list of {layers} booleans is needed; convert the model again.",
+        )
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(value)[:60]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimensions:
+    """What every decoder here shares; widths in elements."""
+
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    vocabulary: int
+    eps: float
+
+    @property
+    def query_width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        return self.kv_heads * self.head_dim
+
+
+def read_dimensions(keys: Keys) -> Dimensions:
+    """Dimensions of a dense decoder. Raises `ModelError` with the key that is wrong."""
+    width = keys.integer("embedding_length")
+    heads = keys.integer("attention.head_count")
+    kv_heads = keys.integer("attention.head_count_kv", heads)
+    head_dim = keys.integer("attention.key_length", max(1, width // heads))
+    value_dim = keys.integer("attention.value_length", head_dim)
+    if heads % kv_heads or value_dim != head_dim or head_dim % 2 or head_dim > 256:
+        raise ModelError(
+            f"{heads} query heads over {kv_heads} KV heads of {head_dim} and {value_dim}"
+            " elements are not supported.",
+            "Head counts must divide, K and V heads be of one even size up to 256.",
+        )
+    return Dimensions(
+        layers=keys.integer("block_count", most=MOST_LAYERS),
+        width=width,
+        ffn=keys.integer("feed_forward_length"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        context=keys.integer("context_length", most=1 << 24),
+        vocabulary=read_vocabulary(keys),
+        eps=keys.number("attention.layer_norm_rms_epsilon"),
+    )
+
+
+def read_vocabulary(keys: Keys) -> int:
+    tokens = keys.metadata.get("tokenizer.ggml.tokens")
+    known = len(tokens) if hasattr(tokens, "__len__") else None
+    return keys.integer("vocab_size", known, most=1 << 22)
+
+
+def refuse_rope_scaling(keys: Keys) -> None:
+    """Only unscaled rotation is implemented (`rope_freqs.weight` is; it carries no key)."""
+    kind = keys.get("rope.scaling.type")
+    factor = keys.get("rope.scaling.factor") or keys.get("rope.scale_linear")
+    scaled = kind not in (None, "none") or (kind is None and factor not in (None, 0, 1))
+    if scaled:
+        raise ModelError(
+            f"{keys.name('rope.scaling.type')} is {kind or 'linear'!r} (factor {factor}),"
+            " which is not supported.",
+            "Use a file without RoPE scaling; a guess would give wrong text.",
+        )
+
+
+def refuse_experts(keys: Keys) -> None:
+    if keys.get("expert_count") not in (None, 0):
+        raise ModelError(
+            f"{keys.name('expert_count')} is {keys.get('expert_count')}: mixtures of experts are"
+            " not supported.",
+            "Use a dense model.",
+        )
