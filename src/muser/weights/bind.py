@@ -1,0 +1,197 @@
+"""Bind the tensors of a file to the inputs of a graph, in place, and check what the graph needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.errors import ModelError
+from muser.formats import READABLE, BlockType, GgufFile, dequantise
+from muser.graph import Graph
+from muser.graph.arithmetic import exponent, z
+
+FLOAT_TYPES = (BlockType.F32, BlockType.F16, BlockType.BF16)
+GRID_BLOCK = 128
+GRID_PRECISION, GRID_LOWEST = 11, -60
+GRID_CHUNK = 1 << 20  # elements snapped at once: a few MB of scratch
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTensor:
+    """A tensor where it lies in the file: `shape` `[in, out]` or `[n]`, `raw` uint8 `[bytes]`."""
+
+    name: str
+    type: BlockType
+    shape: tuple[int, ...]
+    raw: NDArray[np.uint8]
+
+    @property
+    def rows(self) -> int:
+        return 1 if len(self.shape) == 1 else self.shape[1]
+
+    def row_bytes(self) -> int:
+        return self.raw.size // self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class GridTensor:
+    """Float weights snapped for products: n·2^e, `codes` int16 `[out, in]`.
+
+    `exponents` int8 `[out, ceil(in/128)]`; |code| ≤ 2047.
+    """
+
+    codes: NDArray[np.int16]
+    exponents: NDArray[np.int8]
+
+
+class Weights:
+    """The tensors of `graph` in `file`; keeps the mapping alive.
+
+    Raises `ModelError` for a tensor that is missing, unexpected, misshapen, of a type without
+    kernels, or whose values make the graph the wrong one.
+    """
+
+    def __init__(self, file: GgufFile, graph: Graph) -> None:
+        self.file = file
+        self.graph = graph
+        self.tensors: Mapping[str, BoundTensor] = MappingProxyType(_bind(file, graph))
+        for uniform in graph.uniform:
+            _check_uniform(
+                [self.vector(name) for name in uniform.tensors],
+                uniform.value,
+                uniform.tensors[0],
+                uniform.otherwise,
+            )
+
+    def tensor(self, name: str) -> BoundTensor:
+        return self.tensors[name]
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A float tensor as f32 `[n]`, values below 2^-40 as zero."""
+        tensor = self.tensors[name]
+        values = z(dequantise(tensor.type, tensor.raw.reshape(1, -1))[0])
+        return np.ascontiguousarray(values, np.float32)
+
+    def grid(self, name: str) -> GridTensor:
+        """Float weights of a projection on their grid (made anew at each call)."""
+        tensor = self.tensors[name]
+        width, rows = tensor.shape
+        raw = tensor.raw.reshape(rows, -1)
+        blocks = -(-width // GRID_BLOCK)
+        codes = np.empty((rows, width), np.int16)
+        steps = np.empty((rows, blocks), np.int8)
+        at_once = max(1, GRID_CHUNK // width)
+        for start in range(0, rows, at_once):
+            part = z(dequantise(tensor.type, raw[start : start + at_once]))
+            codes[start : start + at_once], steps[start : start + at_once] = snap_rows(part)
+        return GridTensor(codes, steps)
+
+    @cached_property
+    def census(self) -> Mapping[str, int]:
+        """Block type name to the number of tensors that have it."""
+        counts: dict[str, int] = {}
+        for tensor in self.tensors.values():
+            counts[tensor.type.name] = counts.get(tensor.type.name, 0) + 1
+        return MappingProxyType(dict(sorted(counts.items())))
+
+
+def snap_rows(x: NDArray[np.float32]) -> tuple[NDArray[np.int16], NDArray[np.int8]]:
+    """G(w, 11, −60) of every 128 elements of rows f32 `[rows, n]`, in f32: each step is exact."""
+    rows, width = x.shape
+    padded = np.pad(x, ((0, 0), (0, -width % GRID_BLOCK))).reshape(rows, -1, GRID_BLOCK)
+    largest = np.abs(padded).max(axis=2)
+    steps = np.where(
+        largest == 0, GRID_LOWEST, np.maximum(exponent(largest) + 1 - GRID_PRECISION, GRID_LOWEST)
+    )
+    scale = np.ldexp(np.float32(1), (-steps).astype(np.int32)).astype(np.float32)
+    codes = np.clip(np.rint(padded * scale[:, :, None]), -2047, 2047).astype(np.int16)
+    return codes.reshape(rows, -1)[:, :width], steps.astype(np.int8)
+
+
+def _bind(file: GgufFile, graph: Graph) -> dict[str, BoundTensor]:
+    surplus = sorted(set(file.tensors) - set(graph.weights))
+    if surplus:
+        raise ModelError(
+            f"{file.path} holds {surplus[0]!r}{_and_more(surplus)}, which the"
+            f" {graph.architecture} graph does not use.",
+            "Running without it would give other text than the model's; use a plain file.",
+        )
+    return {name: _bind_one(file, name, shape) for name, shape in graph.weights.items()}
+
+
+def _and_more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more tensors" if len(names) > 1 else ""
+
+
+def _bind_one(file: GgufFile, name: str, shape: tuple[int, ...]) -> BoundTensor:
+    info = file.tensors.get(name)
+    if info is None:
+        raise ModelError(
+            f"{file.path} has no tensor {name!r}.", "The file is incomplete; fetch it again."
+        )
+    if info.shape != shape:
+        raise ModelError(
+            f"{name} of {file.path} has shape {list(info.shape)}, but its metadata call for"
+            f" {list(shape)}.",
+            "The file is inconsistent; convert the model again.",
+        )
+    allowed = READABLE if len(shape) == 2 else set(FLOAT_TYPES)
+    if info.type not in allowed:
+        names = ", ".join(sorted(kind.name for kind in allowed))
+        raise ModelError(
+            f"{name} of {file.path} has type {info.type.name}, which cannot be used there.",
+            f"Supported there: {names}.",
+        )
+    tensor = BoundTensor(name, info.type, info.shape, file.raw(name))
+    _check_scales(tensor, file)
+    return tensor
+
+
+# Byte offsets of the f16 scales in a block; the whole element in the float types.
+SCALES: Mapping[BlockType, tuple[int, ...]] = {
+    BlockType.Q8_0: (0,),
+    BlockType.Q4_0: (0,),
+    BlockType.Q4_1: (0, 2),
+    BlockType.Q4_K: (0, 2),
+    BlockType.Q5_K: (0, 2),
+    BlockType.Q6_K: (208,),
+    BlockType.F16: (0,),
+}
+
+
+def _check_scales(tensor: BoundTensor, file: GgufFile) -> None:
+    """Every scale, or float weight, is finite: tested by exponent bits, in place."""
+    if tensor.type is BlockType.F32:
+        words, mask = tensor.raw.view("<u4"), 0x7F800000
+        finite = not bool(np.any((words & np.uint32(mask)) == np.uint32(mask)))
+    elif tensor.type is BlockType.BF16:
+        finite = _halves_finite(tensor.raw.view("<u2"), 0x7F80)
+    else:
+        blocks = tensor.raw.reshape(-1, tensor.type.bytes)
+        finite = all(
+            _halves_finite(np.ascontiguousarray(blocks[:, at : at + 2]).view("<u2"), 0x7C00)
+            for at in SCALES[tensor.type]
+        )
+    if not finite:
+        raise ModelError(
+            f"{tensor.name} of {file.path} holds an infinite or NaN scale.",
+            "The file is damaged or badly converted; fetch or convert it again.",
+        )
+
+
+def _halves_finite(words: NDArray[np.uint16], mask: int) -> bool:
+    return not bool(np.any((words & np.uint16(mask)) == np.uint16(mask)))
+
+
+def _check_uniform(
+    vectors: list[NDArray[np.float32]], value: float | None, name: str, otherwise: str
+) -> None:
+    expected = np.float32(value) if value is not None else vectors[0][0]
+    if any(bool(np.any(vector != expected)) for vector in vectors):
+        raise ModelError(
+            f"{name} and its like are not the constant {float(expected):g}: this is {otherwise}.",
+            "This architecture's graph would be wrong for it; another converter is needed.",
+        )
