@@ -13,22 +13,36 @@ from muser.formats.gguf_values import (
     natural_type,
     type_of,
 )
+from muser.formats.gguf_writer import (
+    GgufWriter,
+    Layout,
+    PackedTensor,
+    TensorPlan,
+    lay_out,
+    write_gguf,
+)
 from muser.formats.unpacked import Unpacked
 
 __all__ = [
     "READABLE",
     "BlockType",
     "GgufFile",
+    "GgufWriter",
+    "Layout",
     "Metadata",
+    "PackedTensor",
     "Strings",
     "TensorInfo",
+    "TensorPlan",
     "Unpacked",
     "Value",
     "ValueType",
     "array_type",
     "dequantise",
+    "lay_out",
     "natural_type",
     "quantise",
     "type_of",
     "unpack",
+    "write_gguf",
 ]

@@ -65,7 +65,7 @@ def _nibbles(raw: Bytes) -> NDArray[np.int16]:
 
 def _pack_nibbles(codes: Floats) -> Bytes:
     whole = np.clip(codes, 0, 15).astype(np.uint8)
-    return whole[:, :16] | (whole[:, 16:] << 4)
+    return whole[:, :16] | (whole[:, 16:] << np.uint8(4))
 
 
 def _inverse(d: Floats) -> Floats:

@@ -25,6 +25,9 @@ Floats = NDArray[np.float32]
 Codes = NDArray[np.int16]
 
 _ZERO = np.float32(0)
+_U8 = np.uint8
+_TWOS = np.array([[0], [2], [4], [6]], np.uint8)
+_FOURS = np.array([[0], [4]], np.uint8)
 
 
 def unpack_q4_k(raw: Bytes) -> Unpacked:
@@ -43,10 +46,10 @@ def unpack_q6_k(raw: Bytes) -> Unpacked:
     """`raw` is `uint8[rows, blocks, 210]`."""
     front = raw.shape[:-1]
     low = raw[..., :128].reshape(*front, 2, 1, 64)
-    low = (low >> np.array([0, 4], np.uint8)[:, None]) & 15
+    low = (low >> _FOURS & _U8(15)).reshape(*front, 256)
     high = raw[..., 128:192].reshape(*front, 2, 1, 32)
-    high = (high >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
-    codes = low.reshape(*front, 256) | (high.reshape(*front, 256) << 4)
+    high = (high >> _TWOS & _U8(3)).reshape(*front, 256)
+    codes = low | high << _U8(4)
     scales = np.ascontiguousarray(raw[..., 192:208]).view(np.int8).astype(np.int16)
     return Unpacked(codes.astype(np.int16) - np.int16(32), half(raw, 208), scales)
 
@@ -77,8 +80,8 @@ def quantise_q6_k(x: Floats) -> Bytes:
     scales = np.clip(np.rint(_divide(step, d[:, None])), -128, 127)
     codes = np.rint(_divide(groups, (d[:, None] * scales)[..., None]))
     whole = (np.clip(codes, -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
-    low = whole[:, :, :2] & 15 | (whole[:, :, 2:] & 15) << 4
-    high = whole >> 4 << np.array([0, 2, 4, 6], np.uint8)[:, None]
+    low = whole[:, :, :2] & _U8(15) | (whole[:, :, 2:] & _U8(15)) << _U8(4)
+    high = whole >> _U8(4) << _TWOS
     packed = high[:, :, 0] | high[:, :, 1] | high[:, :, 2] | high[:, :, 3]
     parts = [low.reshape(-1, 128), packed.reshape(-1, 64), scales.astype(np.int8).view(np.uint8)]
     return np.concatenate([*parts, half_bytes(d)], axis=-1)
@@ -99,13 +102,13 @@ def _with_mins(raw: Bytes, codes: Codes) -> Unpacked:
 
 
 def _nibbles(qs: Bytes) -> Codes:
-    grouped = qs.reshape(*qs.shape[:-1], 4, 1, 32) >> np.array([0, 4], np.uint8)[:, None] & 15
+    grouped = qs.reshape(*qs.shape[:-1], 4, 1, 32) >> _FOURS & 15
     return grouped.reshape(*qs.shape[:-1], 256).astype(np.int16)
 
 
 def _pack_nibbles(codes: Codes) -> Bytes:
     pairs = codes.astype(np.uint8).reshape(-1, 4, 2, 32)
-    return (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)
+    return (pairs[:, :, 0] | pairs[:, :, 1] << _U8(4)).reshape(-1, 128)
 
 
 def _quantise_with_mins(x: Floats, top: int) -> tuple[Bytes, Codes]:
@@ -125,9 +128,10 @@ def _quantise_with_mins(x: Floats, top: int) -> tuple[Bytes, Codes]:
 
 def _pack_scales(scales: Floats, mins: Floats) -> Bytes:
     sc, m = scales.astype(np.uint8), mins.astype(np.uint8)
-    first = sc[:, :4] | sc[:, 4:] >> 4 << 6
-    second = m[:, :4] | m[:, 4:] >> 4 << 6
-    third = sc[:, 4:] & 15 | (m[:, 4:] & 15) << 4
+    four, six, low = _U8(4), _U8(6), _U8(15)
+    first = sc[:, :4] | sc[:, 4:] >> four << six
+    second = m[:, :4] | m[:, 4:] >> four << six
+    third = sc[:, 4:] & low | (m[:, 4:] & low) << four
     return np.concatenate([first, second, third], axis=-1)
 
 
