@@ -7,6 +7,7 @@ width; string arrays `Strings`, decoded on demand; arrays of arrays tuples.
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import TypeAlias, overload
 
 import numpy as np
@@ -81,14 +82,25 @@ class Strings(Sequence[str]):
     @overload
     def __getitem__(self, i: int) -> str: ...
     @overload
-    def __getitem__(self, i: slice) -> "Strings": ...
-    def __getitem__(self, i: int | slice) -> "str | Strings":
+    def __getitem__(self, i: slice) -> list[str]: ...
+    def __getitem__(self, i: int | slice) -> str | list[str]:
         if isinstance(i, slice):
-            return Strings(self._view, self._starts[i], self._what)
+            return [self[j] for j in range(*i.indices(len(self)))]
         return decode(self.raw_bytes(i), f"item {i} of {self._what}")
 
     def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
+        """All items, several times faster than one by one: they stand one after another."""
+        if not self._starts:
+            return
+        base = self._starts[0]
+        end = self._starts[-1] + 8 + len(self.raw_bytes(-1))
+        raw = bytes(self._view[base:end])
+        bounds = (np.frombuffer(self._starts, np.uint64) - np.uint64(base)).tolist()
+        for i, (start, after) in enumerate(pairwise([*bounds, end - base])):
+            try:
+                yield raw[start + 8 : after].decode()
+            except UnicodeDecodeError:
+                yield self[i]  # raises, naming the item
 
     def __repr__(self) -> str:
         return f"<{len(self)} strings of {self._what}>"

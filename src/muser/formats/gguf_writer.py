@@ -93,9 +93,9 @@ class GgufWriter:
         self._pad_to(info.offset)
         self._due = info.offset + info.size
 
-    def write(self, chunk: bytes | memoryview | NDArray[np.uint8]) -> None:
+    def write(self, chunk: bytes | NDArray[np.uint8]) -> None:
         """Add bytes to the tensor that was begun."""
-        self._file.write(chunk if isinstance(chunk, bytes) else memoryview(chunk))
+        self._file.write(chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).data)
 
     def _pad_to(self, offset: int) -> None:
         at = self._file.tell()
