@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+Word = F32 | np.float32
 
 MAGIC = np.float32(float.fromhex("0x1.8p23"))
 SMALLEST = np.float32(2.0**-40)
@@ -28,7 +29,7 @@ def bits(x: F32) -> NDArray[np.uint32]:
 
 def is_finite(x: F32) -> NDArray[np.bool_]:
     """Exponent not all ones, tested on bits."""
-    return (bits(x) & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
+    return np.not_equal(bits(x) & np.uint32(0x7F800000), np.uint32(0x7F800000))
 
 
 def z(x: F32) -> F32:
@@ -36,7 +37,7 @@ def z(x: F32) -> F32:
     return np.where(np.abs(x) < SMALLEST, np.float32(0), x).astype(np.float32, copy=False)
 
 
-def fma(a: F32, b: F32, c: F32) -> F32:
+def fma(a: Word, b: Word, c: Word) -> F32:
     """a·b + c with one rounding, subnormal results included.
 
     The product is exact in f64. The sum is rounded to odd (its error by TwoSum), and since
@@ -53,7 +54,7 @@ def fma(a: F32, b: F32, c: F32) -> F32:
     return odd.view(np.float64).astype(np.float32)
 
 
-def rne_fma(a: F32, b: F32) -> I64:
+def rne_fma(a: Word, b: F32) -> I64:
     """The integer nearest to the unrounded a·b, ties to even; |a·b| < 2^22."""
     return (bits(fma(a, b, MAGIC)) & np.uint32(0x7FFFFF)).astype(np.int64) - 0x400000
 
@@ -78,7 +79,7 @@ def quantise_rows(x: F32, block: int) -> tuple[I64, F32]:
     x = np.ascontiguousarray(x, np.float32).reshape(x.shape[0], -1, block)
     largest = np.abs(x).max(axis=2)
     empty = largest == 0
-    inverse = np.float32(127) / np.where(empty, np.float32(1), largest)
+    inverse = np.float32(127) / np.where(empty, np.float32(1), largest).astype(np.float32)
     codes = rne_fma(inverse[:, :, None], x)
     scale = np.where(empty, np.float32(0), np.float32(1) / inverse).astype(np.float32)
     return codes, scale

@@ -63,7 +63,7 @@ def rms_norm(x: F32, weight: F32 | None, eps: float) -> F32:
     """x / sqrt(mean(x²) + eps), times weight: `(x·r)·w`, never rsqrt."""
     total = check(lane_sum_of_squares(x), "the sum of a norm")
     mean = fma(total, np.float32(1.0 / x.shape[-1]), np.float32(eps))
-    r = np.float32(1) / np.sqrt(mean)
+    r = np.float32(1) / np.sqrt(mean).astype(np.float32)
     scaled = x * r[..., None]
     return store(scaled if weight is None else scaled * weight, "norm")
 
@@ -186,7 +186,7 @@ def attention(
         span = np.arange(t * TILE, min((t + 1) * TILE, len(keys)))
         seen = (span >= visible[:, :1]) & (span < visible[:, 1:])
         tile = _attend_tile(query, keys[span], values[span], seen, c)
-        state = _merge(state, tile, seen.any(axis=1))
+        state = _merge(state, tile, np.asarray(seen.any(axis=1)))
     assert state is not None
     R, X, den, acc = state
     check(den, "the weight sum of an attention")
