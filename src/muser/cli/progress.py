@@ -1,0 +1,86 @@
+"""How a fetch is shown: a bar on a terminal, a few plain lines elsewhere, always on stderr."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from muser.weights.fetch import Watch
+
+QUARTERS = 4
+
+
+def obtained(model: str | None) -> Path:
+    """The file of a model, fetched first with its progress shown when it is not here."""
+    from muser.weights.catalogue import DEFAULT, Entry, locate
+    from muser.weights.fetch import fetch
+
+    found = locate(model or DEFAULT)
+    if not isinstance(found, Entry):
+        return found
+    if found.is_here:
+        return found.path
+    if model is None:
+        print("No model is on this machine yet.", file=sys.stderr, flush=True)
+    with _watch() as watch:
+        return fetch(found, watch)
+
+
+@contextmanager
+def _watch() -> "Iterator[Watch]":
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as progress:
+        yield Bar(progress, progress.add_task("Fetching", total=None))
+
+
+class Bar:
+    """A fetch on a terminal."""
+
+    def __init__(self, progress: "Progress", task: "TaskID") -> None:
+        self._progress = progress
+        self._task = task
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def advance(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
+
+class Lines:
+    """A fetch in a log: one line for each quarter."""
+
+    def __init__(self) -> None:
+        self._quarter = 0
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def advance(self, done: int, total: int) -> None:
+        quarter = done * QUARTERS // total
+        if quarter > self._quarter:
+            self._quarter = quarter
+            self.say(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB")

@@ -1,0 +1,5 @@
+"""`muser run`."""
+
+
+def run() -> None:
+    """Answer a prompt."""
