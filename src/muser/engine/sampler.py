@@ -1,0 +1,192 @@
+"""`Sampler`: one request's chain of stages, its generators and what it remembers."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from muser.engine import rng, stages, stages_draw
+from muser.engine.candidates import F32, Candidates
+from muser.engine.sampling import Sampling
+from muser.engine.stages import Stage
+from muser.engine.stages_history import Breakers, Dry, Penalties
+from muser.errors import ArithmeticFault, UsageError
+
+# What mirostat and a greedy choice leave of the order.
+_KEEPERS = ("penalties", "dry")
+
+
+@dataclass(frozen=True)
+class SamplerState:
+    """All that changes in a sampler from token to token."""
+
+    draws: rng.Snapshot
+    xtc: rng.Snapshot
+    ending: tuple[float, ...]
+
+
+class Sampler:
+    """Chooses tokens for one request.
+
+    `stop_ids` are the model's ends of text, banned by `ignore_eos`; `breakers` the tokens of
+    `dry_breakers` (see `breaker_tokens`). Raises UsageError where a parameter needs what is
+    missing.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        stop_ids: Collection[int] = frozenset(),
+        breakers: Breakers | None = None,
+    ) -> None:
+        _check_needs(sampling, stop_ids, breakers)
+        unseeded = sampling.seed is None or sampling.seed < 0
+        self.sampling = sampling
+        self.seed: int = rng.fresh_seed() if unseeded else int(sampling.seed or 0)
+        self._draws = rng.Mt19937(self.seed)
+        self._xtc = rng.Mt19937(self.seed)
+        self._chain = _chain(sampling, self._xtc, breakers or {})
+        self._ending: stages_draw.Draw | None = None
+        self._stop_ids = stop_ids if sampling.ignore_eos else ()
+
+    def pick(self, logits: F32, history: Sequence[int]) -> int:
+        """The next token's id, from logits f32[vocab] and all tokens so far, prompt included.
+
+        Uses one u64 draw, none where `sampling.greedy`. Raises ArithmeticFault if a logit is not
+        finite or a stage makes it so, UsageError if every token is banned or a biased token is
+        not in the vocabulary.
+        """
+        assert logits.dtype == np.float32
+        assert logits.ndim == 1
+        assert logits.size > 0
+        if not np.isfinite(logits).all():
+            raise ArithmeticFault(
+                "A logit is not a finite number.",
+                "The model or the kernels are at fault: check the file and the device.",
+            )
+        given = self._allowed(logits)
+        for stage in self._chain:
+            given = stage(given, history)
+        if self.sampling.greedy:
+            return given.first()
+        if self._ending is None:
+            self._ending = _ending(self.sampling, logits.size)
+        return self._ending(given, self._draws.next_u64())
+
+    def snapshot(self) -> SamplerState:
+        """The state before the next token, for `restore`."""
+        ending = self._ending.state if self._ending else ()
+        return SamplerState(self._draws.snapshot(), self._xtc.snapshot(), ending)
+
+    def restore(self, state: SamplerState) -> None:
+        """Choose on as this sampler would have when `state` was taken."""
+        self._draws.restore(state.draws)
+        self._xtc.restore(state.xtc)
+        if self._ending and state.ending:
+            self._ending.state = state.ending
+        elif not state.ending:
+            self._ending = None
+
+    def _allowed(self, logits: F32) -> Candidates:
+        given = Candidates.of_row(logits)
+        bias = self.sampling.logit_bias
+        if not bias and not self._stop_ids:
+            return given
+        if outside := [token for token in bias if token >= logits.size]:
+            raise UsageError(
+                f"--logit-bias names token {min(outside)}, but the vocabulary has {logits.size}.",
+                f"Give ids from 0 to {logits.size - 1}.",
+            )
+        banned = {token for token, value in bias.items() if value == -np.inf}
+        banned.update(token for token in self._stop_ids if token < logits.size)
+        return _biased(given, {t: v for t, v in bias.items() if t not in banned}, banned)
+
+
+def _biased(given: Candidates, bias: Mapping[int, float], banned: Collection[int]) -> Candidates:
+    ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
+    values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
+    logits = given.logits.copy()
+    with np.errstate(over="ignore"):
+        logits[ids] += values
+    if not np.isfinite(logits[ids]).all():
+        raise ArithmeticFault(
+            "A bias drives a logit out of the finite numbers.", "Give --logit-bias smaller values."
+        )
+    kept = np.ones(given.size, dtype=np.bool_)
+    kept[list(banned)] = False
+    if not kept.any():
+        raise UsageError(
+            "--logit-bias and --ignore-eos ban every token.", "Leave at least one token allowed."
+        )
+    return given.with_logits(logits).take(kept)
+
+
+def _check_needs(sampling: Sampling, stop_ids: Collection[int], breakers: Breakers | None) -> None:
+    if sampling.ignore_eos and not stop_ids:
+        raise UsageError(
+            "--ignore-eos bans the model's ends of text, but the model names none.",
+            "Leave --ignore-eos out.",
+        )
+    if sampling.uses_dry and sampling.dry_breakers and breakers is None:
+        raise UsageError(
+            "--dry-multiplier needs the tokens of --dry-breakers, which were not given.",
+            "Pass breakers=breaker_tokens(...) to the sampler, or give no --dry-breakers.",
+        )
+
+
+def _chain(sampling: Sampling, xtc: rng.Mt19937, breakers: Breakers) -> tuple[Stage, ...]:
+    order = sampling.order
+    if sampling.greedy:
+        order = tuple(name for name in order if name in _KEEPERS)
+    elif sampling.mirostat:
+        order = (*(name for name in order if name in _KEEPERS), "temperature")
+    made = (_BUILDERS[name](sampling, xtc, breakers) for name in order)
+    return tuple(stage for stage in made if stage is not None)
+
+
+def _ending(sampling: Sampling, vocabulary: int) -> stages_draw.Draw:
+    s = sampling
+    if s.mirostat:
+        return stages_draw.Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta, vocabulary)
+    if s.adaptive_p_target >= 0.0:
+        return stages_draw.Adaptive(s.adaptive_p_target, s.adaptive_p_decay)
+    return stages_draw.Plain()
+
+
+def _penalties(s: Sampling, _xtc: rng.Mt19937, _breakers: Breakers) -> Stage | None:
+    neutral = (s.repeat_penalty, s.presence_penalty, s.frequency_penalty) == (1.0, 0.0, 0.0)
+    if neutral or s.repeat_last_n == 0:
+        return None
+    return Penalties(s.repeat_last_n, s.repeat_penalty, s.presence_penalty, s.frequency_penalty)
+
+
+def _dry(s: Sampling, _xtc: rng.Mt19937, breakers: Breakers) -> Stage | None:
+    if not s.uses_dry:
+        return None
+    used = breakers if s.dry_breakers else {}
+    return Dry(s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_last_n, used)
+
+
+def _xtc(s: Sampling, xtc: rng.Mt19937, _breakers: Breakers) -> Stage | None:
+    if s.xtc_probability <= 0.0 or s.xtc_threshold > 0.5:
+        return None
+    return stages.Xtc(s.xtc_probability, s.xtc_threshold, s.min_keep, xtc)
+
+
+def _temperature(s: Sampling, _xtc: rng.Mt19937, _breakers: Breakers) -> Stage | None:
+    if s.dynatemp_range > 0.0:
+        return stages.DynamicTemperature(s.temperature, s.dynatemp_range, s.dynatemp_exponent)
+    return stages.Temperature(s.temperature) if s.temperature != 1.0 else None
+
+
+_BUILDERS: Mapping[str, Callable[[Sampling, rng.Mt19937, Breakers], Stage | None]] = {
+    "penalties": _penalties,
+    "dry": _dry,
+    "top_n_sigma": lambda s, _x, _b: stages.TopNSigma(s.top_n_sigma) if s.top_n_sigma > 0 else None,
+    "top_k": lambda s, _x, _b: stages.TopK(s.top_k) if s.top_k > 0 else None,
+    "typ_p": lambda s, _x, _b: stages.Typical(s.typical_p, s.min_keep) if s.typical_p < 1 else None,
+    "top_p": lambda s, _x, _b: stages.TopP(s.top_p, s.min_keep) if s.top_p < 1 else None,
+    "min_p": lambda s, _x, _b: stages.MinP(s.min_p, s.min_keep) if s.min_p > 0 else None,
+    "xtc": _xtc,
+    "temperature": _temperature,
+}
