@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,8 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 WEIGHT_ONE = 1 << 40
+_SPAN = 256
+_FIRST = (1024, 16384)
 _U32 = np.uint64(0xFFFFFFFF)
 _BITS32 = np.uint64(32)
 _TOP = np.uint32(0x80000000)
@@ -37,6 +38,16 @@ def _unkey(key: npt.NDArray[np.uint64]) -> tuple[I64, F32]:
     return (_U32 - (key & _U32)).astype(np.int64), bits.view(np.float32)
 
 
+def _bar(order: I32, count: int) -> int:
+    # `count` spans have a greatest key of at least this, so `count` keys have: a cheap lower bound
+    # of the count-th greatest key.
+    spans = order[: order.size // _SPAN * _SPAN].reshape(-1, _SPAN)
+    if len(spans) < count:
+        return int(order.min())
+    peaks = spans.max(axis=1)
+    return int(np.partition(peaks, peaks.size - count)[peaks.size - count])
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """`ids` int64[n] and their finite `logits` f32[n], n ≥ 1.
@@ -48,11 +59,6 @@ class Candidates:
     ids: I64
     logits: F32
     in_order: bool
-
-    @classmethod
-    def of_row(cls, logits: F32) -> Self:
-        """Every token of a row, by ascending id."""
-        return cls(np.arange(logits.size, dtype=np.int64), logits, in_order=False)
 
     @property
     def size(self) -> int:
@@ -70,9 +76,11 @@ class Candidates:
         if count >= self.size or self.in_order:
             return self.sort().take(slice(0, count))
         order = ordered(self.logits)
-        kth = np.partition(order, self.size - count)[self.size - count]
-        above = np.flatnonzero(order > kth)
-        level = np.flatnonzero(order == kth)[: count - above.size]
+        near = np.flatnonzero(order >= _bar(order, count))
+        order = order[near]
+        kth = np.partition(order, order.size - count)[order.size - count]
+        above = near[order > kth]
+        level = near[order == kth][: count - above.size]
         chosen = np.concatenate([above, level])
         return Candidates(self.ids[chosen], self.logits[chosen], in_order=False).sort()
 
@@ -91,10 +99,11 @@ class Candidates:
 
     def positions(self, ids: I64) -> I64:
         """Where `ids` stand among the candidates, −1 for those that do not."""
-        length = 1 + int(max(self.ids.max(initial=0), ids.max(initial=0)))
-        place = np.full(length, -1, dtype=np.int64)
-        place[self.ids] = np.arange(self.size)
-        return place[ids]
+        by_id = np.argsort(self.ids) if self.in_order else None
+        near = np.minimum(np.searchsorted(self.ids, ids, sorter=by_id), self.size - 1)
+        if by_id is not None:
+            near = by_id[near]
+        return np.where(self.ids[near] == ids, near, -1)
 
     @cached_property
     def distances(self) -> hostmath.F64:
@@ -120,6 +129,19 @@ class Candidates:
     def log_partition(self) -> float:
         """ln Σ exp(−distance), so that −ln p = distance + this."""
         return hostmath.log(self.total / WEIGHT_ONE)
+
+
+def reach(given: Candidates, bar: int) -> tuple[Candidates, int]:
+    """The first candidates in token-key order, and how many it takes for weights of `bar`.
+
+    Sorts no more of a long row than that needs; 1 ≤ `bar` ≤ total.
+    """
+    for most in (*_FIRST, given.size):
+        head = given.best(most)
+        cumulative = np.cumsum(head.weights)
+        if cumulative[-1] >= bar:
+            break
+    return head, int(np.searchsorted(cumulative, bar, side="left")) + 1
 
 
 def weigh(exponents: hostmath.F64) -> I64:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from muser.engine import rng, stages, stages_draw
-from muser.engine.candidates import F32, Candidates
+from muser.engine.candidates import F32, I64, Candidates
 from muser.engine.sampling import Sampling
 from muser.engine.stages import Stage
 from muser.engine.stages_history import Breakers, Dry, Penalties
@@ -46,7 +46,8 @@ class Sampler:
         self._draws = rng.Mt19937(self.seed)
         self._xtc = rng.Mt19937(self.seed)
         self._chain = _chain(sampling, self._xtc, breakers or {})
-        self._ending: stages_draw.Draw | None = None
+        self._ending = _ending(sampling)
+        self._ids: I64 = np.arange(0, dtype=np.int64)
         self._stop_ids = stop_ids if sampling.ignore_eos else ()
 
     def pick(self, logits: F32, history: Sequence[int]) -> int:
@@ -69,26 +70,22 @@ class Sampler:
             given = stage(given, history)
         if self.sampling.greedy:
             return given.first()
-        if self._ending is None:
-            self._ending = _ending(self.sampling, logits.size)
         return self._ending(given, self._draws.next_u64())
 
     def snapshot(self) -> SamplerState:
         """The state before the next token, for `restore`."""
-        ending = self._ending.state if self._ending else ()
-        return SamplerState(self._draws.snapshot(), self._xtc.snapshot(), ending)
+        return SamplerState(self._draws.snapshot(), self._xtc.snapshot(), self._ending.state)
 
     def restore(self, state: SamplerState) -> None:
         """Choose on as this sampler would have when `state` was taken."""
         self._draws.restore(state.draws)
         self._xtc.restore(state.xtc)
-        if self._ending and state.ending:
-            self._ending.state = state.ending
-        elif not state.ending:
-            self._ending = None
+        self._ending.state = state.ending
 
     def _allowed(self, logits: F32) -> Candidates:
-        given = Candidates.of_row(logits)
+        if self._ids.size != logits.size:
+            self._ids = np.arange(logits.size, dtype=np.int64)
+        given = Candidates(self._ids, logits, in_order=False)
         bias = self.sampling.logit_bias
         if not bias and not self._stop_ids:
             return given
@@ -144,10 +141,9 @@ def _chain(sampling: Sampling, xtc: rng.Mt19937, breakers: Breakers) -> tuple[St
     return tuple(stage for stage in made if stage is not None)
 
 
-def _ending(sampling: Sampling, vocabulary: int) -> stages_draw.Draw:
-    s = sampling
+def _ending(s: Sampling) -> stages_draw.Draw:
     if s.mirostat:
-        return stages_draw.Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta, vocabulary)
+        return stages_draw.Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta)
     if s.adaptive_p_target >= 0.0:
         return stages_draw.Adaptive(s.adaptive_p_target, s.adaptive_p_decay)
     return stages_draw.Plain()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from muser.engine import hostmath
-from muser.engine.candidates import Candidates
+from muser.engine.candidates import Candidates, reach
 from muser.engine.rng import Mt19937
 from muser.errors import ArithmeticFault
 
@@ -78,10 +78,10 @@ class TopP:
     min_keep: int
 
     def __call__(self, given: Candidates, _history: History) -> Candidates:
-        given = given.sort()
-        bar = hostmath.share_ceil(self.p, given.total)
-        count = int(np.searchsorted(np.cumsum(given.weights), bar, side="left")) + 1
-        return given.take(slice(0, max(count, self.min_keep)))
+        head, count = reach(given, max(1, hostmath.share_ceil(self.p, given.total)))
+        if count < self.min_keep:
+            return given.best(self.min_keep)
+        return head.take(slice(0, count))
 
 
 @dataclass(frozen=True)

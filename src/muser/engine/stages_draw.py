@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from muser.engine import hostmath
-from muser.engine.candidates import Candidates, choose, weigh
+from muser.engine.candidates import Candidates, choose, reach, weigh
 from muser.engine.hostmath import LN2_HI, LN2_LO, exp1, log
 
 LN2 = LN2_HI + LN2_LO
@@ -34,26 +34,26 @@ class Plain:
     state: tuple[float, ...] = ()
 
     def __call__(self, given: Candidates, draw: int) -> int:
-        given = given.sort()
-        return int(given.ids[choose(given.weights, draw)])
+        head, count = reach(given, ((draw * given.total) >> 64) + 1)
+        return int(head.ids[count - 1])
 
 
 class Mirostat:
     """Holds the surprise of the text near `tau` bits by moving a limit μ on each token's own.
 
-    Basu et al., "Mirostat", 2020: version 1 turns μ into a number of tokens by Zipf's law, version
-    2 drops every token of more surprise than μ.
+    Basu et al., "Mirostat", 2020: version 1 turns μ into a number of tokens by Zipf's law over all
+    that it is given, version 2 drops every token of more surprise than μ.
     """
 
-    def __init__(self, version: int, tau: float, eta: float, vocabulary: int) -> None:
+    def __init__(self, version: int, tau: float, eta: float) -> None:
         self._version, self._tau, self._eta = version, tau, eta
-        self._vocabulary = vocabulary
         self.state: tuple[float, ...] = (2.0 * tau,)
 
     def __call__(self, given: Candidates, draw: int) -> int:
-        given = given.sort()
-        count = self._zipf_count(given) if self._version == 1 else self._quiet_count(given)
-        given = given.take(slice(0, count))
+        if self._version == 1:
+            given = given.best(self._zipf_count(given))
+        else:
+            given = self._quiet(given).sort()
         index = choose(given.weights, draw)
         self._move(surprise(given)[index])
         return int(given.ids[index])
@@ -62,16 +62,16 @@ class Mirostat:
         (limit,) = self.state
         self.state = (limit - self._eta * (float(observed) - self._tau),)
 
-    def _quiet_count(self, given: Candidates) -> int:
-        loud = surprise(given) > self.state[0]
-        return max(1, int(np.argmax(loud)) if loud.any() else given.size)
+    def _quiet(self, given: Candidates) -> Candidates:
+        quiet = surprise(given) <= self.state[0]
+        return given.take(quiet) if quiet.any() else given.best(1)
 
     def _zipf_count(self, given: Candidates) -> int:
         slope = zipf_slope(given)
         if slope is None:
             return given.size
         excess = slope - 1.0
-        size = log(float(self._vocabulary)) if self._vocabulary > 1 else 1.0
+        size = log(float(given.size))
         spread = 1.0 / size
         if abs(excess) > FLAT:
             spread = excess / (1.0 - exp1(-excess * size))
@@ -110,7 +110,7 @@ def surprise(given: Candidates) -> hostmath.F64:
 
 def zipf_slope(given: Candidates) -> float | None:
     """Least squares of the log of p against the log of rank; None for a single candidate."""
-    d = given.distances[:ZIPF_TOKENS]
+    d = given.best(ZIPF_TOKENS).distances
     if d.size < 2:
         return None
     up = down = 0.0
