@@ -39,6 +39,7 @@ def build() -> App:
         version=_version,
         version_flags=["--version"],
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     app.command(run.run)
     app.command(tokenize.tokenize)
