@@ -51,7 +51,7 @@ class DeviceError(MuserError):
 
 
 class ArithmeticFault(MuserError):
-    """A row whose computation left the finite numbers: no answer is given instead of a wrong one."""
+    """A row that left the finite numbers: no answer is given instead of a wrong one."""
 
     code = "arithmetic"
     exit_status = 6

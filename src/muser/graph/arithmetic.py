@@ -29,7 +29,7 @@ def bits(x: F32) -> NDArray[np.uint32]:
 
 def is_finite(x: F32) -> NDArray[np.bool_]:
     """Exponent not all ones, tested on bits."""
-    return np.not_equal(bits(x) & np.uint32(0x7F800000), np.uint32(0x7F800000))
+    return np.asarray((bits(x) & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
 
 
 def z(x: F32) -> F32:

@@ -1,0 +1,60 @@
+"""Device `oracle`: the NumPy interpreter behind the device protocol. Slow; right by definition."""
+
+from collections.abc import Mapping
+from threading import Event
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.devices.device import Limits, Step
+from muser.errors import Cancelled
+from muser.graph import Graph
+from muser.graph.interpreter import Interpreter
+from muser.weights import Weights
+
+
+class OracleRunner:
+    """One model on the oracle."""
+
+    def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
+        self.limits = limits
+        self._interpreter = Interpreter(graph, weights.file, limits.context)
+        self._types = tuple(weights.census)
+        self._stop = Event()
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        return {kind: ("oracle",) for kind in self._types}
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        return {}
+
+    def forward(self, step: Step) -> NDArray[np.float32]:
+        def watch(node: str, rows: NDArray[np.float32]) -> None:
+            if self._stop.is_set():
+                self._stop.clear()
+                raise Cancelled(f"Stopped before the operator after {node}.", "Start again.")
+
+        return self._interpreter.forward(
+            step.tokens.tolist(),
+            step.positions.tolist(),
+            step.slots.tolist(),
+            step.outputs.tolist(),
+            watch,
+        )
+
+    def cancel(self) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        return
+
+
+class OracleDevice:
+    """NumPy alone: what every other device must equal."""
+
+    name = "oracle"
+
+    def load(self, graph: Graph, weights: Weights, limits: Limits) -> OracleRunner:
+        return OracleRunner(graph, weights, limits)

@@ -1,0 +1,222 @@
+"""The engine: one loaded model, asked for text, ids or logits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Lock
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.devices import Runner
+from muser.engine.records import Generation
+from muser.engine.sampler import Sampler
+from muser.engine.sampling import Sampling
+from muser.engine.slot import Slot
+from muser.engine.stream import Loaded, Request, Stream
+from muser.errors import LimitError, UsageError
+from muser.graph import Graph
+from muser.text import ChatTemplate, Tokenizer
+
+GREEDY = Sampling()
+
+
+class Engine:
+    """A model on a device, made by `muser.load`.
+
+    One thread generates at a time; `cancel` may come from any. Use it as a context manager, or
+    call `close`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        graph: Graph,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        runner: Runner,
+        load_s: float,
+    ) -> None:
+        self.path = path
+        self.graph = graph
+        self.tokenizer = tokenizer
+        self.template = template
+        self._runner = runner
+        self._load_s = load_s
+        self._slot = Slot(runner, 0)
+        self._busy = Lock()
+        self._cancelled = Event()
+
+    @property
+    def context(self) -> int:
+        """How many tokens prompt and answer may have together."""
+        return self._runner.limits.context
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        """Tensor type to the labels of the pipelines that read such tensors."""
+        return self._runner.labels
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        """Library name to the SHA-256 of its bytes."""
+        return self._runner.libraries
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop: Sequence[str] = (),
+        system: str | None = None,
+        raw: bool = True,
+        hash_logits: bool = False,
+    ) -> Generation:
+        """The whole answer; parameters and errors as for `stream`."""
+        stream = self.stream(
+            prompt,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=stop,
+            system=system,
+            raw=raw,
+            hash_logits=hash_logits,
+        )
+        for _ in stream:
+            pass
+        assert stream.generation is not None
+        return stream.generation
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop: Sequence[str] = (),
+        system: str | None = None,
+        raw: bool = True,
+        hash_logits: bool = False,
+    ) -> Stream:
+        """Pieces as they are made; `Stream.generation` is the record at the end.
+
+        A text prompt is continued as it stands if `raw`, else put as a user's message into the
+        model's chat template, after `system` if that is given. `max_tokens` None: until the model
+        stops or the context is full. Greedy unless `sampling` says otherwise.
+
+        Raises `UsageError` for a request that makes no sense and `LimitError` for one that does
+        not fit, both before any work; `ArithmeticFault` when the model leaves the finite numbers.
+        """
+        ids = self._prompt_ids(prompt, system, raw)
+        request = Request(ids, self._room(len(ids), max_tokens), tuple(stop), hash_logits)
+        sampler = Sampler(sampling, self.tokenizer.stop_ids)
+        loaded = Loaded(
+            tokenizer=self.tokenizer,
+            runner=self._runner,
+            chunk=self._runner.limits.chunk,
+            load_s=self._load_s,
+            cancelled=self._cancelled,
+            turn=self._turn,
+        )
+        return Stream(request, sampler, loaded)
+
+    def logits(self, ids: Sequence[int], *, chunk: int | None = None) -> NDArray[np.float32]:
+        """Teacher-forced logits after every token of `ids`: f32 `[len(ids), vocabulary]`.
+
+        `chunk` tokens go through at a time (at most, and by default, the runner's chunk).
+        """
+        limit = self._runner.limits.chunk
+        if chunk is not None and not 1 <= chunk <= limit:
+            raise UsageError(f"chunk is {chunk}.", f"Choose 1 to {limit}.")
+        self._check_ids(ids)
+        self._room(len(ids), 0)
+        with self._turn() as slot:
+            return slot.append(ids, range(len(ids)), chunk or limit)
+
+    def cancel(self) -> None:
+        """Stop the running generation before its next tape entry; nothing runs: no effect."""
+        if self._busy.locked():
+            self._cancelled.set()
+            self._runner.cancel()
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+        self._runner.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _turn(self) -> Iterator[Slot]:
+        """The slot, empty, for one caller at a time."""
+        if not self._busy.acquire(blocking=False):
+            raise UsageError(
+                "This engine is already generating.",
+                "Finish or close the other stream first, or load a second engine.",
+            )
+        try:
+            self._cancelled.clear()
+            self._slot.clear()
+            yield self._slot
+        finally:
+            self._busy.release()
+
+    def _prompt_ids(
+        self, prompt: str | Sequence[int], system: str | None, raw: bool
+    ) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            ids = self._encode(prompt, system, raw)
+        else:
+            ids = list(prompt)
+        if not ids:
+            raise UsageError("The prompt has no tokens.", "Give at least one word.")
+        self._check_ids(ids)
+        return tuple(ids)
+
+    def _encode(self, prompt: str, system: str | None, raw: bool) -> list[int]:
+        if raw:
+            if system is not None:
+                raise UsageError("A system text needs the chat template.", "Leave raw out.")
+            return self.tokenizer.encode(prompt)
+        if self.template is None:
+            raise UsageError(f"{self.path.name} has no chat template.", "Use a raw prompt.")
+        messages = [] if system is None else [{"role": "system", "content": system}]
+        messages.append({"role": "user", "content": prompt})
+        text = self.template.render(messages)
+        return self.tokenizer.encode(text, special=True)
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        size = self.graph.vocabulary
+        for id in ids:
+            if not 0 <= id < size:
+                raise UsageError(
+                    f"Token id {id} is not in the vocabulary.", f"Ids run from 0 to {size - 1}."
+                )
+
+    def _room(self, prompt: int, max_tokens: int | None) -> int:
+        """How many tokens may follow: the last one is never run, so it needs no position."""
+        if max_tokens is not None and max_tokens < 0:
+            raise UsageError(f"max_tokens is {max_tokens}.", "Choose 0 or more.")
+        room = self.context - prompt + 1
+        if room < 1:
+            raise LimitError(
+                f"The prompt has {prompt} tokens, the context {self.context}.",
+                "Shorten the prompt or load with a larger context.",
+            )
+        if max_tokens is not None and max_tokens > room:
+            raise LimitError(
+                f"{prompt} prompt tokens and {max_tokens} new ones need"
+                f" {prompt + max_tokens - 1} positions, the context has {self.context}.",
+                f"Ask for at most {room} tokens or load with a larger context.",
+            )
+        return room if max_tokens is None else max_tokens

@@ -1,0 +1,66 @@
+"""From a name or a path to a running engine."""
+
+from pathlib import Path
+from time import perf_counter
+
+from muser.devices import Limits, open_device
+from muser.engine.engine import Engine
+from muser.errors import LimitError, ModelError
+from muser.formats import GgufFile
+from muser.graph import Graph
+from muser.models import build
+from muser.text import ChatTemplate, Tokenizer
+from muser.weights import Weights, obtain
+
+DEFAULT_CONTEXT = 4096
+DEFAULT_CHUNK = 256
+
+
+def load(
+    model: str | Path,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    context: int | None = None,
+    chunk: int | None = None,
+) -> Engine:
+    """Open a GGUF file by path, or a catalogued model by name (fetched if it is not here).
+
+    `context` is how many tokens prompt and answer may have together (default: the model's own
+    length, at most 4,096); `chunk` the most prompt tokens a step takes; `threads` default to the
+    cores this process may use. Neither chunk, threads nor device change a bit of the result.
+
+    Raises `FormatError` and `ModelError` for a file that cannot be run, `DeviceError` for a
+    missing compiler or device, `FetchError`, and `LimitError` for an impossible size.
+    """
+    start = perf_counter()
+    path = obtain(model)
+    file = GgufFile.open(path)
+    graph = build(file.metadata, file.tensors)
+    limits = _limits(graph, context, chunk)
+    tokenizer = Tokenizer.from_metadata(file.metadata)
+    _check_vocabulary(path, tokenizer.size, graph.vocabulary)
+    template = ChatTemplate.from_metadata(file.metadata, tokenizer)
+    runner = open_device(device, threads=threads).load(graph, Weights(file, graph), limits)
+    return Engine(path, graph, tokenizer, template, runner, perf_counter() - start)
+
+
+def _limits(graph: Graph, context: int | None, chunk: int | None) -> Limits:
+    size = min(graph.context, DEFAULT_CONTEXT) if context is None else context
+    if not 1 <= size <= graph.context:
+        raise LimitError(
+            f"A context of {size} tokens is not possible: this model has {graph.context}.",
+            f"Choose 1 to {graph.context}.",
+        )
+    rows = DEFAULT_CHUNK if chunk is None else chunk
+    if rows < 1:
+        raise LimitError(f"A chunk of {rows} tokens is not possible.", "Choose 1 or more.")
+    return Limits(context=size, slots=1, chunk=min(rows, size))
+
+
+def _check_vocabulary(path: Path, tokens: int, rows: int) -> None:
+    if tokens != rows:
+        raise ModelError(
+            f"{path} has {tokens} tokens, but its embedding has {rows} rows.",
+            "The file is inconsistent; convert the model again.",
+        )

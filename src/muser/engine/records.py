@@ -1,0 +1,44 @@
+"""What a generation hands back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One emitted token and the text that became final with it (often none, or several letters)."""
+
+    text: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds on the wall. `prefill` ends with the first logits, `decode` with the last token."""
+
+    load_s: float
+    prefill_s: float
+    decode_s: float
+    prompt_tokens: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One answer and everything needed to say how it came about.
+
+    `ids` holds every picked token, the stop token included; `text` neither that nor a stop string.
+    `finish_reason` is `stop`, `length` or `cancelled`. `labels` maps a tensor type to the pipelines
+    that read it, `libraries` a library to the SHA-256 of its bytes. `logits_sha256` chains the
+    logits of every pick: h ← SHA-256(h ‖ logits as little-endian f32), from 32 zero bytes.
+    """
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    text: str
+    finish_reason: str
+    seed: int
+    timings: Timings
+    labels: Mapping[str, tuple[str, ...]]
+    libraries: Mapping[str, str]
+    logits_sha256: str | None = None
