@@ -24,7 +24,7 @@ class OracleRunner:
 
     @property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
-        return {kind: ("oracle",) for kind in self._types}
+        return dict.fromkeys(self._types, ("oracle",))
 
     @property
     def libraries(self) -> Mapping[str, str]:

@@ -174,10 +174,7 @@ class Engine:
     def _prompt_ids(
         self, prompt: str | Sequence[int], system: str | None, raw: bool
     ) -> tuple[int, ...]:
-        if isinstance(prompt, str):
-            ids = self._encode(prompt, system, raw)
-        else:
-            ids = list(prompt)
+        ids = self._encode(prompt, system, raw) if isinstance(prompt, str) else list(prompt)
         if not ids:
             raise UsageError("The prompt has no tokens.", "Give at least one word.")
         self._check_ids(ids)
@@ -197,10 +194,10 @@ class Engine:
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         size = self.graph.vocabulary
-        for id in ids:
-            if not 0 <= id < size:
+        for token in ids:
+            if not 0 <= token < size:
                 raise UsageError(
-                    f"Token id {id} is not in the vocabulary.", f"Ids run from 0 to {size - 1}."
+                    f"Token id {token} is not in the vocabulary.", f"Ids run from 0 to {size - 1}."
                 )
 
     def _room(self, prompt: int, max_tokens: int | None) -> int:

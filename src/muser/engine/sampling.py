@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from muser.errors import UsageError
 
@@ -106,7 +106,10 @@ class Sampling:
                 "Set --mirostat 0 or leave --adaptive-p-target out.",
             )
         self._check_others()
+        # Copies of what the caller may still change.
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        object.__setattr__(self, "order", tuple(self.order))
+        object.__setattr__(self, "dry_breakers", tuple(self.dry_breakers))
 
     def _check_others(self) -> None:
         if self.seed is not None:
@@ -133,11 +136,6 @@ class Sampling:
     def uses_dry(self) -> bool:
         """DRY applies, so that its breakers' tokens are needed."""
         return self.dry_multiplier > 0.0 and self.dry_last_n != 0 and "dry" in self.order
-
-
-def names() -> tuple[str, ...]:
-    """Every parameter by its name."""
-    return tuple(each.name for each in fields(Sampling))
 
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:

@@ -91,11 +91,11 @@ class Stream(Iterator[Piece]):
         decoder, stops = StreamDecoder(self._loaded.tokenizer), StopStrings(self.request.stop)
         reason = "length"
         try:
-            for id in self._picks(slot):
-                if id in self._loaded.tokenizer.stop_ids:
+            for token in self._picks(slot):
+                if token in self._loaded.tokenizer.stop_ids:
                     reason = "stop"
                     break
-                yield self._piece(stops.feed(decoder.feed(id)), id)
+                yield self._piece(stops.feed(decoder.feed(token)), token)
                 if stops.hit:
                     reason = "stop"
                     break
@@ -106,9 +106,9 @@ class Stream(Iterator[Piece]):
             yield self._piece(rest, self._history[-1])
         self.generation = self._record("stop" if stops.hit else reason)
 
-    def _piece(self, text: str, id: int) -> Piece:
+    def _piece(self, text: str, token: int) -> Piece:
         self._text.append(text)
-        return Piece(text, id)
+        return Piece(text, token)
 
     def _picks(self, slot: Slot) -> Iterator[int]:
         """Token after token; the last one is not run through the model."""
@@ -122,11 +122,11 @@ class Stream(Iterator[Piece]):
                 self._prefill_s = perf_counter() - start
             if self.request.hash_logits:
                 self._chain.extend(logits)
-            id = self._sampler.pick(logits, self._history)
-            self._history.append(id)
+            token = self._sampler.pick(logits, self._history)
+            self._history.append(token)
             self._decode_s = perf_counter() - start - self._prefill_s
-            yield id
-            ids = [id]
+            yield token
+            ids = [token]
 
     def _record(self, reason: str) -> Generation:
         return Generation(
