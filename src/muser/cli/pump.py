@@ -1,6 +1,6 @@
 """Work on a second thread, so that Ctrl-C reaches the first one while native code runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
@@ -15,7 +15,7 @@ class _End:
     problem: BaseException | None
 
 
-def pumped(items: Iterator[T], cancel: Callable[[], None]) -> Iterator[T]:
+def pumped(items: Iterator[T], cancel: Callable[[], None]) -> Generator[T]:
     """The same items, made on another thread; what that thread raises is raised here.
 
     When the consumer stops early, by an exception or by closing this generator, `cancel` is called

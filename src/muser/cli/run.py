@@ -1,6 +1,5 @@
 """`muser run`: one prompt in, its continuation out as it comes."""
 
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,13 @@ from muser.cli.progress import obtained
 from muser.cli.prompt import asked, given
 from muser.cli.pump import pumped
 from muser.cli.sampling_flags import SamplingFlags
-from muser.errors import Cancelled, UsageError
+from muser.cli.screen import Screen
+from muser.errors import UsageError
 
 if TYPE_CHECKING:
-    from muser.engine import Engine, Generation
+    from muser.engine import Engine, Sampling, Stream
 
+DEFAULT_TOKENS = 256
 _WHAT = Group("What to run", sort_key=0)
 _OUTPUT = Group("Output", sort_key=1)
 
@@ -38,8 +39,9 @@ class RunFlags:
     threads: Annotated[int | None, _flag("Threads; by default one a core.")] = None
     device: Annotated[str, _flag("Where to compute.")] = "cpu"
     max_tokens: Annotated[
-        int, _flag("Stop after this many.", "--max-tokens", "-n", group=_OUTPUT)
-    ] = 256
+        int | None,
+        _flag("Most tokens to answer; default 256.", "--max-tokens", "-n", group=_OUTPUT),
+    ] = None
     stop: Annotated[
         tuple[str, ...], _flag("Stop before this text; repeatable.", group=_OUTPUT)
     ] = ()
@@ -64,5 +66,43 @@ def run(
 
     import muser
 
-    engine = muser.load(path, device=flags.device, threads=flags.threads, context=flags.ctx_size)
-    print(engine, sampling, text)
+    with muser.load(
+        path, device=flags.device, threads=flags.threads, context=flags.ctx_size
+    ) as engine:
+        stream = _asked(engine, asked() if text is None else text, flags, sampling)
+        screen = Screen(as_json=flags.json, verbose=flags.verbose)
+        try:
+            with closing(pumped(stream, engine.cancel)) as pieces:
+                for piece in pieces:
+                    screen.add(piece.text)
+        finally:
+            if stream.generation is not None:  # also when it was cut short
+                screen.end(stream.generation)
+
+
+def _check(flags: RunFlags) -> None:
+    if flags.hash_logits and not (flags.json or flags.verbose):
+        raise UsageError(
+            "--hash-logits has nowhere to say the hash.", "Add --json or --verbose to it."
+        )
+
+
+def _asked(engine: "Engine", prompt: str, flags: RunFlags, sampling: "Sampling") -> "Stream":
+    """The request, checked; without -n the answer is bounded by less than the context."""
+    templated = not flags.raw and (engine.template is not None or flags.system is not None)
+
+    def ask(most: int | None) -> "Stream":
+        return engine.stream(
+            prompt,
+            max_tokens=most,
+            sampling=sampling,
+            stop=flags.stop,
+            system=flags.system,
+            raw=not templated,
+            hash_logits=flags.hash_logits,
+        )
+
+    stream = ask(flags.max_tokens)
+    if flags.max_tokens is None and stream.request.max_tokens > DEFAULT_TOKENS:
+        return ask(DEFAULT_TOKENS)
+    return stream

@@ -1,0 +1,70 @@
+"""How an answer is shown: text as it comes, or one record; facts beside it on request."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muser.engine import Generation
+
+
+class Screen:
+    """What the person sees: the text as it comes, or one record at the end."""
+
+    def __init__(self, *, as_json: bool, verbose: bool) -> None:
+        self._as_json = as_json
+        self._verbose = verbose
+        self._written = 0
+
+    def add(self, text: str) -> None:
+        if text and not self._as_json:
+            print(text, end="", flush=True)
+            self._written += len(text)
+
+    def end(self, made: "Generation") -> None:
+        """The rest of the text, a newline, and what was asked for beside it."""
+        if self._as_json:
+            print(json.dumps(record(made), ensure_ascii=False), flush=True)
+        else:
+            self.add(made.text[self._written :])
+            print(end="" if made.text.endswith("\n") else "\n", flush=True)
+        if self._verbose:
+            print("\n".join(facts(made)), file=sys.stderr)
+
+
+def record(made: "Generation") -> dict[str, Any]:
+    """The answer as JSON; `logits_sha256` only where it was asked for."""
+    hashed = {} if made.logits_sha256 is None else {"logits_sha256": made.logits_sha256}
+    return {
+        "prompt_ids": list(made.prompt_ids),
+        "ids": list(made.ids),
+        "text": made.text,
+        "finish_reason": made.finish_reason,
+        "seed": made.seed,
+        "timings": asdict(made.timings),
+        "labels": {kind: list(labels) for kind, labels in made.labels.items()},
+        "libraries": dict(made.libraries),
+        **hashed,
+    }
+
+
+def facts(made: "Generation") -> Iterator[str]:
+    """Speeds, seed, kernels and libraries, a line each."""
+    times = made.timings
+    steps = max(times.tokens - 1, 0)  # the first token comes out of the prompt's last step
+    yield f"loaded    in {times.load_s:.2f} s"
+    yield f"prompt    {_speed(times.prompt_tokens, times.prefill_s)}"
+    yield f"answer    {_speed(steps, times.decode_s)}, then {made.finish_reason}; seed {made.seed}"
+    for type_name, labels in made.labels.items():
+        yield f"{type_name:9} {', '.join(labels)}"
+    for name, digest in made.libraries.items():
+        yield f"library   {name} {digest}"
+    if made.logits_sha256 is not None:
+        yield f"logits    {made.logits_sha256}"
+
+
+def _speed(tokens: int, seconds: float) -> str:
+    rate = f", {tokens / seconds:.1f} tok/s" if seconds > 0 else ""
+    return f"{tokens} tokens in {seconds:.2f} s{rate}"
