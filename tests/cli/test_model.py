@@ -7,4 +7,82 @@ import numpy as np
 import pytest
 from outcome import Command
 
-from muser.formats.gguf_writer import write_gguf
+from muser.formats import BlockType, PackedTensor, write_gguf
+from muser.weights.catalogue import CATALOGUE
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A file with a known census: two F32 tensors and one Q8_0, 34 bytes a block."""
+    tensors = {
+        "a": PackedTensor((32,), BlockType.F32, np.zeros(128, np.uint8)),
+        "b": PackedTensor((32,), BlockType.F32, np.zeros(128, np.uint8)),
+        "c": PackedTensor((32, 4), BlockType.Q8_0, np.zeros(136, np.uint8)),
+    }
+    metadata = {
+        "general.architecture": "other",
+        "general.name": "Tiny",
+        "other.context_length": 77,
+        "other.pattern": [True, False],
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": [str(i) for i in range(20)],
+        "tokenizer.chat_template": "x" * 100,
+    }
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, metadata, tensors)
+    return path
+
+
+def test_show_tells_what_the_file_tells(command: Command, tiny: Path) -> None:
+    outcome = command("model", "show", str(tiny), "--json")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert json.loads(outcome.out) == {
+        "file": {
+            "path": str(tiny),
+            "bytes": tiny.stat().st_size,
+            "gguf version": 3,
+            "architecture": "other",
+            "name": "Tiny",
+            "supported": "no: The architecture 'other' is not supported.",
+        },
+        "hyperparameters": {"context_length": 77, "pattern": [True, False]},
+        "tokenizer": {
+            "ggml.model": "gpt2",
+            "ggml.tokens": "20 values",
+            "chat_template": "100 characters",
+        },
+        "tensors": {
+            "F32": "2 tensors, 256 bytes",
+            "Q8_0": "1 tensor, 136 bytes",
+            "all": "3 tensors, 392 bytes",
+        },
+    }
+
+
+def test_show_is_readable(command: Command, tiny: Path) -> None:
+    lines = command("model", "show", str(tiny)).out.splitlines()
+    assert "  architecture  other" in lines
+    assert "  context_length  77" in lines
+    assert "  all   3 tensors, 392 bytes" in lines
+
+
+def test_show_refuses_what_is_no_gguf(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"not a model")
+    outcome = command("model", "show", str(tmp_path / "x.gguf"))
+    assert outcome.status == 3
+    assert len(outcome.err.splitlines()) == 2
+
+
+def test_list_shows_catalogue_and_strangers(command: Command, tmp_path: Path) -> None:
+    lines = command("model", "list").out.splitlines()
+    assert lines[0].split() == ["NAME", "SIZE", "STATE", "WHAT"]
+    assert lines[1].split()[:5] == ["smollm2-135m", "98", "MB", "not", "fetched"]
+    models = tmp_path / "home" / "models"
+    models.mkdir(parents=True)
+    (models / "mine.gguf").write_bytes(bytes(2_000_000))
+    with (models / CATALOGUE[0].file).open("wb") as handle:
+        handle.truncate(CATALOGUE[0].size)
+    lines = command("model", "list").out.splitlines()
+    assert lines[1].split()[:4] == ["smollm2-135m", "98", "MB", "here"]
+    assert lines[2].split() == ["mine", "2", "MB", "here", "mine.gguf"]
+    assert lines[-1] == f"Models folder: {models}"

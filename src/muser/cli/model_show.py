@@ -78,10 +78,14 @@ def _census(file: "GgufFile") -> dict[str, str]:
         counts[info.type.name] += 1
         sizes[info.type.name] += info.size
     census = {
-        name: f"{counts[name]} tensors, {sizes[name]:,} bytes"
+        name: _total(counts[name], sizes[name])
         for name in sorted(sizes, key=lambda name: -sizes[name])
     }
-    return census | {"all": f"{len(file.tensors)} tensors, {sum(sizes.values()):,} bytes"}
+    return census | {"all": _total(len(file.tensors), sum(sizes.values()))}
+
+
+def _total(count: int, size: int) -> str:
+    return f"{count} tensor{'' if count == 1 else 's'}, {size:,} bytes"
 
 
 def _brief(value: Any) -> Any:
