@@ -24,7 +24,7 @@ def f32(text: str) -> np.float32:
 
 
 def bits(x: F32) -> NDArray[np.uint32]:
-    return np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    return np.asarray(x, np.float32).view(np.uint32)
 
 
 def is_finite(x: F32) -> NDArray[np.bool_]:
