@@ -144,10 +144,7 @@ def test_rope_by_hand():
     table = rope_table(RopeSpec(4, 10000.0, Pairing.INTERLEAVED), 3)[2:]
     x = np.array([[1, 0, 1, 0]], np.float32)
     out = oracle.rope(x, table, 1, Pairing.INTERLEAVED)
-    assert (
-        np.round(out, 4).tolist() == [[-0.4161, 0.9093, 0.9998, 0.02]]
-        or np.abs(out - np.array([[-0.41615, 0.9093, 0.9998, 0.02]])).max() < 1e-4
-    )
+    assert np.abs(out - np.array([[-0.41615, 0.9093, 0.9998, 0.02]])).max() < 1e-4
     split = oracle.rope(x[:, [0, 2, 1, 3]], table, 1, Pairing.HALF_SPLIT)
     assert split[:, [0, 2, 1, 3]].tobytes() == out.tobytes()
 
