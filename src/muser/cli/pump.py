@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
@@ -35,7 +35,7 @@ def pumped(items: Iterator[T], cancel: Callable[[], None]) -> Generator[T]:
     thread = Thread(target=work, name="muser-engine", daemon=True)
     thread.start()
     try:
-        while not isinstance(item := handed.get(), _End):
+        while not isinstance(item := _next(handed), _End):
             yield item
     except BaseException:
         while thread.is_alive():
@@ -45,3 +45,12 @@ def pumped(items: Iterator[T], cancel: Callable[[], None]) -> Generator[T]:
     thread.join()
     if item.problem is not None:
         raise item.problem
+
+
+def _next(handed: SimpleQueue[T]) -> T:
+    """The next item. A wait without an end can miss a signal that comes just before it begins."""
+    while True:
+        try:
+            return handed.get(timeout=PATIENCE_SECONDS)
+        except Empty:
+            continue

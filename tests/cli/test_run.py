@@ -1,0 +1,253 @@
+"""`muser run` on an engine that only pretends: what is asked of it and what is shown."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+from outcome import Command
+
+import muser
+from muser.cli import progress, run
+from muser.cli.sampling_flags import SamplingFlags
+from muser.engine import Generation, Piece, Sampling, Timings
+
+LABELS: Mapping[str, tuple[str, ...]] = MappingProxyType({"Q4_1": ("project[isa=c]",)})
+
+
+class PretendStream:
+    def __init__(self, engine: "PretendEngine", asked: dict[str, Any]) -> None:
+        room = 1000 if asked["max_tokens"] is None else asked["max_tokens"]
+        self.request = SimpleNamespace(max_tokens=room)
+        self.generation: Generation | None = None
+        self._pieces = self._made(engine, asked)
+
+    def __iter__(self) -> "PretendStream":
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def _made(self, engine: "PretendEngine", asked: dict[str, Any]) -> Iterator[Piece]:
+        for number, text in enumerate(engine.texts):
+            if text == "<wait>":
+                engine.waiting.set()
+                engine.cancelled.wait(60)
+                break
+            yield Piece(text, number)
+        self.generation = Generation(
+            prompt_ids=(7, 8),
+            ids=(1, 2, 3),
+            text="".join(text for text in engine.texts if text != "<wait>") + engine.rest,
+            finish_reason="cancelled" if engine.cancelled.is_set() else "stop",
+            seed=5,
+            timings=Timings(0.5, 0.25, 0.5, 2, 3),
+            labels=LABELS,
+            libraries=MappingProxyType({"cpu": "ab" * 32}),
+            logits_sha256="cd" * 32 if asked["hash_logits"] else None,
+        )
+
+
+class PretendEngine:
+    def __init__(self, texts: tuple[str, ...] = ("Par", "", "is"), rest: str = "") -> None:
+        self.texts = texts
+        self.rest = rest
+        self.template: object | None = object()
+        self.loaded: dict[str, Any] = {}
+        self.asked: dict[str, Any] = {}
+        self.cancelled = threading.Event()
+        self.waiting = threading.Event()
+
+    def __enter__(self) -> "PretendEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def load(self, path: Path, **options: Any) -> "PretendEngine":
+        self.loaded = {"path": path, **options}
+        return self
+
+    def stream(self, prompt: str, **asked: Any) -> PretendStream:
+        self.asked = {"prompt": prompt, **asked}
+        return PretendStream(self, asked)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> PretendEngine:
+    pretend = PretendEngine()
+    monkeypatch.setattr(muser, "load", pretend.load, raising=False)
+    monkeypatch.setattr(run, "obtained", lambda model: Path(model or "default"))
+    return pretend
+
+
+def test_text_streams_to_the_end_with_a_newline(command: Command, engine: PretendEngine) -> None:
+    outcome = command("run", "The capital of France is")
+    assert (outcome.status, outcome.out, outcome.err) == (0, "Paris\n", "")
+    assert engine.loaded == {"path": Path("default"), "device": "cpu", "threads": None} | {
+        "context": None
+    }
+    assert engine.asked == {
+        "prompt": "The capital of France is",
+        "max_tokens": run.DEFAULT_TOKENS,
+        "sampling": Sampling(),
+        "stop": (),
+        "system": None,
+        "raw": False,
+        "hash_logits": False,
+    }
+
+
+def test_every_flag_arrives(command: Command, engine: PretendEngine) -> None:
+    flags = (
+        "run --model m.gguf -n 9 --temperature 0.5 --top-k 3 --top-p 0.8 --min-p 0.1 --seed 11 "
+        "--ctx-size 99 --threads 2 --device cpu --system Be. --stop a --stop b --json "
+        "--hash-logits --repeat-penalty 1.5 -- -x"
+    )
+    assert command(*flags.split()).status == 0
+    assert engine.loaded == {"path": Path("m.gguf"), "device": "cpu", "threads": 2, "context": 99}
+    wanted = Sampling(temperature=0.5, top_k=3, top_p=0.8, min_p=0.1, seed=11, repeat_penalty=1.5)
+    assert engine.asked == {
+        "prompt": "-x",
+        "max_tokens": 9,
+        "sampling": wanted,
+        "stop": ("a", "b"),
+        "system": "Be.",
+        "raw": False,
+        "hash_logits": True,
+    }
+
+
+def test_raw_is_asked_for_or_the_model_has_no_template(
+    command: Command, engine: PretendEngine
+) -> None:
+    command("run", "--raw", "x")
+    assert engine.asked["raw"] is True
+    engine.template = None
+    command("run", "x")
+    assert engine.asked["raw"] is True
+    command("run", "x", "--system", "y")  # which the engine then refuses
+    assert engine.asked["raw"] is False
+
+
+def test_json_is_one_record(command: Command, engine: PretendEngine) -> None:
+    outcome = command("run", "--json", "x")
+    assert outcome.status == 0
+    assert outcome.out.count("\n") == 1
+    assert json.loads(outcome.out) == {
+        "prompt_ids": [7, 8],
+        "ids": [1, 2, 3],
+        "text": "Paris",
+        "finish_reason": "stop",
+        "seed": 5,
+        "timings": {
+            "load_s": 0.5,
+            "prefill_s": 0.25,
+            "decode_s": 0.5,
+            "prompt_tokens": 2,
+            "tokens": 3,
+        },
+        "labels": {"Q4_1": ["project[isa=c]"]},
+        "libraries": {"cpu": "ab" * 32},
+    }
+    hashed = json.loads(command("run", "--json", "--hash-logits", "x").out)
+    assert hashed["logits_sha256"] == "cd" * 32
+
+
+def test_facts_go_to_stderr(command: Command, engine: PretendEngine) -> None:
+    outcome = command("run", "--verbose", "x")
+    assert outcome.out == "Paris\n"
+    assert outcome.err.splitlines() == [
+        "loaded    in 0.50 s",
+        "prompt    2 tokens in 0.25 s, 8.0 tok/s",
+        "answer    2 tokens in 0.50 s, 4.0 tok/s, then stop; seed 5",
+        "Q4_1      project[isa=c]",
+        f"library   cpu {'ab' * 32}",
+    ]
+
+
+def test_a_hash_needs_a_place(command: Command, engine: PretendEngine) -> None:
+    outcome = command("run", "--hash-logits", "x")
+    assert outcome.status == 2
+    assert engine.loaded == {}
+
+
+def test_parameters_are_checked_before_anything_is_fetched(
+    command: Command, engine: PretendEngine
+) -> None:
+    outcome = command("run", "--top-p", "2", "x")
+    assert outcome.status == 2
+    assert outcome.err.startswith("error: --top-p cannot be 2.0.")
+    assert engine.loaded == {}
+
+
+def test_the_prompt_may_come_from_a_file_or_a_pipe(
+    command: Command, engine: PretendEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "prompt").write_text("filed\n")
+    command("run", "-f", str(tmp_path / "prompt"))
+    assert engine.asked["prompt"] == "filed"
+    command("run", stdin=b"piped\n")
+    assert engine.asked["prompt"] == "piped"
+
+
+@pytest.mark.parametrize("flag", [(), ("--json",)])
+def test_an_interrupt_shows_what_was_there(
+    command: Command, engine: PretendEngine, flag: tuple[str, ...]
+) -> None:
+    engine.texts, engine.rest = ("Par", "is", "<wait>"), "!"
+
+    def press() -> None:
+        engine.waiting.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    outcome = command("run", *flag, "x")
+    presser.join()
+    assert outcome.status == 130
+    assert outcome.err == ""
+    if flag:
+        made = json.loads(outcome.out)
+        assert (made["text"], made["finish_reason"]) == ("Paris!", "cancelled")
+    else:
+        assert outcome.out == "Paris!\n"
+
+
+def test_sampling_flags_are_those_of_the_engine() -> None:
+    assert SamplingFlags().sampling() == Sampling()
+    left_out = {"logit_bias", "order", "dry_breakers"}
+    assert set(SamplingFlags.__dataclass_fields__) == {f.name for f in fields(Sampling)} - left_out
+
+
+def test_no_model_is_said_before_it_is_fetched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MUSER_HOME", str(tmp_path))
+
+    def fetched(entry: Any, watch: Any) -> Path:
+        watch.say(f"Fetching {entry.name}.")
+        for done in (0, 10, 30, 60, 100):
+            watch.advance(done * 1_000_000, 100_000_000)
+        return Path("there")
+
+    monkeypatch.setattr("muser.weights.fetch.fetch", fetched)
+    assert progress.obtained(None) == Path("there")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "No model is on this machine yet.",
+        "Fetching smollm2-135m.",
+        "30 of 100 MB",
+        "60 of 100 MB",
+        "100 of 100 MB",
+    ]
