@@ -1,0 +1,151 @@
+"""Tapes: entries in order, where barriers must stand, and the pool that plays them."""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from muser.errors import ArithmeticFault, Cancelled, DeviceError
+from muser.kernels import Args, Entry, Library, address, pipeline
+
+PLAYED, CANCELLED, FAULTED, FORKED, BUSY = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One lowered operator, for every row bucket: a kernel name and its arguments.
+
+    `reads` and `writes` name rows, scratch and caches. `by_row` is the name of the row count
+    (`n` or `m`) if a worker writes only what it alone reads afterwards, row by row; None otherwise.
+    `tensor_type` is the type of the weights that it reads, for the labels.
+    """
+
+    kernel: str
+    args: Args
+    node: str
+    reads: frozenset[str]
+    writes: frozenset[str]
+    by_row: str | None
+    tensor_type: str | None = None
+
+
+def barriers(moves: Iterable[Move]) -> list[bool]:
+    """Which entries must wait for all earlier ones.
+
+    An entry waits if it conflicts (read after write, write after read, write after write) with one
+    since the last barrier, unless both go row by row: then each worker meets only its own rows.
+    """
+    waits: list[bool] = []
+    open_moves: list[Move] = []
+    for move in moves:
+        wait = any(_conflict(earlier, move) for earlier in open_moves)
+        if wait:
+            open_moves = []
+        open_moves.append(move)
+        waits.append(wait)
+    return waits
+
+
+def _conflict(earlier: Move, later: Move) -> bool:
+    shared = (
+        (earlier.writes & later.reads)
+        or (earlier.reads & later.writes)
+        or (earlier.writes & later.writes)
+    )
+    alike = earlier.by_row is not None and earlier.by_row == later.by_row
+    return bool(shared) and not alike
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """The entries of one row bucket, as the native player reads them."""
+
+    entries: ctypes.Array[Entry]
+    labels: tuple[str, ...]
+    nodes: tuple[str, ...]
+    moves: tuple[Move, ...]  # keeps the arguments alive
+
+    @classmethod
+    def record(cls, moves: tuple[Move, ...], library: Library, rows: str) -> "Tape":
+        """Specialises every move for the bucket `rows`."""
+        pipelines = [pipeline(move.kernel, rows) for move in moves]
+        entries = (Entry * len(moves))()
+        for entry, move, chosen, wait in zip(
+            entries, moves, pipelines, barriers(moves), strict=True
+        ):
+            entry.run = library.address(chosen)
+            entry.args = ctypes.addressof(move.args)
+            entry.wait = int(wait)
+        labels = tuple(chosen.label(library.isa) for chosen in pipelines)
+        return cls(entries, labels, tuple(move.node for move in moves), moves)
+
+
+class Player:
+    """A pool of `threads` native threads. `play` is one foreign call, with the GIL released."""
+
+    def __init__(self, library: Library, threads: int, scratch_bytes: int) -> None:
+        self._calls = library.handle
+        self._scratch = np.zeros((threads, scratch_bytes), np.uint8)
+        open_pool = self._calls.muser_pool_open
+        open_pool.restype = ctypes.c_void_p
+        open_pool.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
+        self._pool = open_pool(threads, address(self._scratch), scratch_bytes)
+        if not self._pool:
+            raise DeviceError(
+                f"The system refuses a pool of {threads} threads.", "Ask for fewer with --threads."
+            )
+        play = self._calls.muser_pool_play
+        play.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
+        for call in (self._calls.muser_pool_close, self._calls.muser_pool_cancel):
+            call.argtypes, call.restype = (ctypes.c_void_p,), None
+        self._fault = ctypes.c_uint64()
+        self._close = weakref.finalize(self, self._calls.muser_pool_close, self._pool)
+
+    def play(self, tape: Tape) -> None:
+        """Raises `Cancelled`, `ArithmeticFault` (naming the node), or `DeviceError`."""
+        if not self._close.alive:
+            raise DeviceError("This runner is closed.", "Load the model again.")
+        fault = ctypes.byref(self._fault)
+        result = self._calls.muser_pool_play(self._pool, tape.entries, len(tape.entries), fault)
+        if result == PLAYED:
+            return
+        if result == CANCELLED:
+            raise Cancelled("The step was cancelled.", "Start it again if it is still wanted.")
+        if result == FAULTED:
+            raise _fault(tape, self._fault.value)
+        if result == FORKED:
+            raise DeviceError(
+                f"Process {os.getpid()} was forked from the one that loaded this model.",
+                "Load the model in the process that uses it.",
+            )
+        raise DeviceError(
+            "This runner is already computing a step.", "Call it from one thread at a time."
+        )
+
+    def cancel(self) -> None:
+        if self._close.alive:
+            self._calls.muser_pool_cancel(self._pool)
+
+    def close(self) -> None:
+        self._close()
+
+
+def _fault(tape: Tape, fault: int) -> ArithmeticFault:
+    entry, row = fault >> 32, fault & 0xFFFFFFFF
+    return ArithmeticFault(
+        f"Row {row} of {tape.nodes[entry]} left the finite numbers ({tape.labels[entry]}).",
+        "The weights or the prompt drive this model out of range; no answer is given.",
+    )
+
+
+def labels_by_type(tapes: Iterable[Tape]) -> Mapping[str, tuple[str, ...]]:
+    """Tensor type to the labels that read such tensors, in order of first use."""
+    found: dict[str, dict[str, None]] = {}
+    for tape in tapes:
+        for move, label in zip(tape.moves, tape.labels, strict=True):
+            if move.tensor_type is not None:
+                found.setdefault(move.tensor_type, {})[label] = None
+    return {kind: tuple(labels) for kind, labels in sorted(found.items())}

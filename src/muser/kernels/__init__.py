@@ -1,0 +1,36 @@
+"""Kernels as text, compiled at first use: source, library, pipeline."""
+
+from muser.kernels.arguments import Args, Entry, StepBlock, address
+from muser.kernels.compiler import Compiler, find_compiler
+from muser.kernels.library import (
+    ISA_BITS,
+    Library,
+    choose_library,
+    load_library,
+    supported_isas,
+)
+from muser.kernels.registry import REGISTRY, ROWS, Pipeline, bucket_of, pipeline
+from muser.kernels.shelf import Shelf
+from muser.kernels.source import Source, read_source
+
+__all__ = [
+    "ISA_BITS",
+    "REGISTRY",
+    "ROWS",
+    "Args",
+    "Compiler",
+    "Entry",
+    "Library",
+    "Pipeline",
+    "Shelf",
+    "Source",
+    "StepBlock",
+    "address",
+    "bucket_of",
+    "choose_library",
+    "find_compiler",
+    "load_library",
+    "pipeline",
+    "read_source",
+    "supported_isas",
+]

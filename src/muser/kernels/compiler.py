@@ -1,0 +1,117 @@
+"""Finds a C compiler, names it exactly, and runs it with the flags of the exact contract."""
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from muser.errors import DeviceError
+from muser.kernels.source import Source
+
+FLAGS = (
+    "-std=c11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-fast-math",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-fvisibility=hidden",
+)
+ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "c": (),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+}
+CANDIDATES = ("cc", "clang", "gcc")
+X86_64 = ("x86_64", "amd64")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """`identity` is what `--version` prints and the target that `-dumpmachine` names."""
+
+    command: tuple[str, ...]
+    identity: str
+
+    def flags(self, isa: str) -> tuple[str, ...]:
+        """All flags that decide the bytes of a library."""
+        # zig compiles for the very machine it runs on unless told otherwise.
+        baseline = ("-mcpu=baseline",) if "ziglang" in self.command and isa == "c" else ()
+        return FLAGS + baseline + ISA_FLAGS[isa]
+
+    def build(self, source: Source, isa: str, target: Path) -> None:
+        """Compiles `source` into the shared object `target`.
+
+        Raises `DeviceError` with the compiler's first complaint.
+        """
+        with tempfile.TemporaryDirectory(prefix="muser-") as folder:
+            main = source.write_to(Path(folder))
+            command = (*self.command, *self.flags(isa), main.name, "-o", str(target), "-lm")
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            complaint = _first_line(done.stderr, "error") or f"status {done.returncode}"
+            raise DeviceError(
+                f"{' '.join(self.command)} could not compile the kernels for {isa}: {complaint}.",
+                "Set MUSER_CC to another C compiler (gcc 9 or clang 10 and later are known).",
+            )
+
+
+def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
+    """`MUSER_CC`, else cc, clang or gcc on the path, else the ziglang wheel.
+
+    Raises `DeviceError` if there is none.
+    """
+    named = environment.get("MUSER_CC")
+    if named:
+        return _identify(tuple(shlex.split(named)))
+    for name in CANDIDATES:
+        path = shutil.which(name)
+        if path:
+            return _identify((path,))
+    if find_spec("ziglang") is not None:
+        return _identify((sys.executable, "-m", "ziglang", "cc"))
+    raise DeviceError(
+        "No C compiler is here, and the kernels are compiled at first use.",
+        "Install one (for example gcc), run `pip install 'muser[cc]'`, or set MUSER_CC.",
+    )
+
+
+def target_machine() -> str:
+    return platform.machine().lower()
+
+
+def isas_of(machine: str) -> tuple[str, ...]:
+    """Instruction sets that this kind of machine can have."""
+    return ("c", "avx2") if machine in X86_64 else ("c",)
+
+
+def _identify(command: tuple[str, ...]) -> Compiler:
+    version = _ask(command, "--version")
+    return Compiler(command, f"{version}\n{_ask(command, '-dumpmachine')}")
+
+
+def _ask(command: tuple[str, ...], question: str) -> str:
+    try:
+        done = subprocess.run((*command, question), capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise DeviceError(
+            f"The C compiler {command[0]!r} cannot be run: {error.strerror}.",
+            "Set MUSER_CC to a C compiler, or unset it.",
+        ) from error
+    if done.returncode != 0:
+        raise DeviceError(
+            f"{' '.join(command)} {question} failed: {_first_line(done.stderr, '') or 'no output'}.",
+            "Set MUSER_CC to a C compiler, or unset it.",
+        )
+    return done.stdout.strip()
+
+
+def _first_line(text: str, word: str) -> str:
+    return next((line.strip() for line in text.splitlines() if word in line), "")

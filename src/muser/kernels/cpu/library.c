@@ -1,0 +1,74 @@
+/* The whole library of one instruction set: every pipeline as one exported function.
+ *
+ * Names are `muser_<pipeline>[_<constant>…]`; kernels/registry.py lists them all. */
+#define _GNU_SOURCE 1
+
+#include "attention.h"
+#include "cpu.h"
+#include "elementwise.h"
+#include "gather.h"
+#include "norm.h"
+#include "pool.h"
+#include "primitives.h"
+#include "project.h"
+
+#define PIPELINE(name, call)                                                     \
+    EXPORT void muser_##name(const struct args *a, const struct worker *w) { call; }
+
+/* Row buckets: 1, 2-4, 5-16, a prefill chunk. */
+#define PROJECT(name, format)                                                    \
+    PIPELINE(project_##name##_1, project(format, 1, a, w))                       \
+    PIPELINE(project_##name##_4, project(format, 4, a, w))                       \
+    PIPELINE(project_##name##_16, project(format, 16, a, w))                     \
+    PIPELINE(project_##name##_chunk, project(format, 0, a, w))
+
+PROJECT(q8_0, Q8_0)
+PROJECT(q4_0, Q4_0)
+PROJECT(q4_1, Q4_1)
+PROJECT(q4_k, Q4_K)
+PROJECT(q5_k, Q5_K)
+PROJECT(q6_k, Q6_K)
+PROJECT(grid, GRID)
+
+/* Row-major up to 4 rows, then panels where the instruction set has lanes for them. */
+#define QUANTISE(name, call_with_panel)                                          \
+    PIPELINE(name##_1, enum { panel = 0 }; call_with_panel)                      \
+    PIPELINE(name##_4, enum { panel = 0 }; call_with_panel)                      \
+    PIPELINE(name##_16, enum { panel = LANED }; call_with_panel)                 \
+    PIPELINE(name##_chunk, enum { panel = LANED }; call_with_panel)
+
+QUANTISE(quantise_32, quantise_rows(32, panel, a, w))
+QUANTISE(quantise_256, quantise_rows(256, panel, a, w))
+QUANTISE(grid_rows, grid_rows(panel, a, w))
+
+PIPELINE(embed_q8_0, embed_rows(Q8_0, a, w))
+PIPELINE(embed_q4_0, embed_rows(Q4_0, a, w))
+PIPELINE(embed_q4_1, embed_rows(Q4_1, a, w))
+PIPELINE(embed_q4_k, embed_rows(Q4_K, a, w))
+PIPELINE(embed_q5_k, embed_rows(Q5_K, a, w))
+PIPELINE(embed_q6_k, embed_rows(Q6_K, a, w))
+PIPELINE(embed_f32, embed_rows(F32, a, w))
+PIPELINE(embed_f16, embed_rows(F16, a, w))
+PIPELINE(embed_bf16, embed_rows(BF16, a, w))
+
+PIPELINE(norm, norm_rows(a, w))
+PIPELINE(rope_interleaved, rope_rows(0, a, w))
+PIPELINE(rope_half_split, rope_rows(1, a, w))
+PIPELINE(kv_append, append_rows(a, w))
+PIPELINE(attention, attend_rows(a, w))
+PIPELINE(sigmoid_gate, sigmoid_gate_rows(a, w))
+PIPELINE(silu_gate, silu_gate_rows(a, w))
+PIPELINE(gelu_gate, gelu_gate_rows(a, w))
+PIPELINE(add, add_rows(a, w))
+PIPELINE(scale, scale_rows(a, w))
+PIPELINE(softcap, softcap_rows(a, w))
+PIPELINE(scale_softcap, scale_softcap_rows(a, w))
+PIPELINE(take_rows, take_columns(a, w))
+PIPELINE(argmax, argmax_rows(a, w))
+
+/* Sizes that the host's mirrors must have: step, args, entry. */
+EXPORT void muser_sizes(int32_t out[3]) {
+    out[0] = sizeof(struct step);
+    out[1] = sizeof(struct args);
+    out[2] = sizeof(struct entry);
+}

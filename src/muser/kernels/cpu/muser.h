@@ -1,0 +1,134 @@
+/* What the host and the kernels share: one step's data, one entry's arguments, one worker.
+ *
+ * `struct step`, `struct args` and `struct entry` are mirrored by `kernels/arguments.py`; the
+ * library reports their sizes, and loading compares them.
+ */
+#ifndef MUSER_H
+#define MUSER_H
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "weights are used in place: a little-endian machine is needed"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+#error "float products must round to float: FLT_EVAL_METHOD 0 is needed"
+#endif
+#if defined(__AVX2__) && !defined(__FMA__)
+#error "AVX2 without FMA is refused"
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define EXPORT __attribute__((visibility("default")))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum { TILE = 128, GRID_BLOCK = 128, MAX_HEAD = 512, ROW_TILE = 16, PANEL = 8 };
+
+/* The only thing that changes between two plays of one tape. */
+struct step {
+    int32_t n;                 /* rows */
+    int32_t m;                 /* wanted rows */
+    const int32_t *tokens;     /* [n] */
+    const int32_t *positions;  /* [n] */
+    const int32_t *slots;      /* [n] */
+    const int32_t *outputs;    /* [m], ascending */
+};
+
+/* One record for every kernel; a kernel reads the fields that its comment names. */
+struct args {
+    const struct step *step;
+    const int32_t *rows;       /* &step->n, or &step->m behind take_rows */
+    const float *x;            /* f32 rows [rows][width] */
+    const float *y;            /* a second source */
+    float *out;                /* f32 rows */
+    const void *weight;        /* raw blocks, grid codes, an f32 vector or a rotation table */
+    const int8_t *weight_steps; /* grid weights: exponents [out][blocks] */
+    int16_t *codes;            /* quantised rows, see rows.h */
+    float *scales;
+    int16_t *sums;
+    int16_t *key;              /* planes [slot][kv head][capacity][stride], see kv.h */
+    int8_t *key_steps;         /* [slot][kv head][capacity] */
+    int16_t *value;
+    int8_t *value_steps;
+    int64_t row_bytes;         /* of one weight row */
+    int32_t width;             /* elements of a source row */
+    int32_t out_width;         /* elements of a target row */
+    int32_t heads;
+    int32_t kv_heads;
+    int32_t head_dim;
+    int32_t rotated;
+    int32_t capacity;          /* rows of one plane, a multiple of TILE */
+    int32_t window;            /* 0: every earlier row is visible */
+    int32_t vocabulary;
+    int32_t striped;           /* elementwise: cut by columns */
+    float eps;
+    float factor;
+    float inverse;
+    int32_t spare;
+};
+
+struct pool;
+
+struct worker {
+    int32_t index;
+    int32_t count;
+    uint32_t entry;
+    uint32_t spare;
+    uint8_t *scratch;          /* this worker's own bytes */
+    _Atomic uint64_t *fault;   /* smallest (entry << 32 | row) that left the finite numbers */
+};
+
+typedef void (*kernel)(const struct args *, const struct worker *);
+
+struct entry {
+    kernel run;
+    const struct args *args;
+    uint32_t wait;             /* 1: every earlier entry must be done */
+    uint32_t spare;
+};
+
+struct span {
+    int32_t begin, end;
+};
+
+/* This worker's part of `n` things, cut at multiples of `grain`. */
+INLINE struct span share(int32_t n, int32_t grain, const struct worker *w) {
+    int64_t pieces = ((int64_t)n + grain - 1) / grain;
+    int64_t first = (pieces * w->index + w->count - 1) / w->count;
+    int64_t last = (pieces * (w->index + 1) + w->count - 1) / w->count;
+    struct span s = {(int32_t)(first * grain), (int32_t)(last * grain)};
+    if (s.end > n) s.end = n;
+    if (s.begin > s.end) s.begin = s.end;
+    return s;
+}
+
+/* Rows are cut alike by every row-wise kernel, so entries that only follow their own rows need no
+ * barrier between them. Whole panels of quantised rows stay with one worker. */
+INLINE struct span share_rows(int32_t n, const struct worker *w) {
+    return share(n, n > ROW_TILE ? PANEL : 1, w);
+}
+
+INLINE void report_fault(const struct worker *w, int32_t row) {
+    uint64_t key = (uint64_t)w->entry << 32 | (uint32_t)row;
+    uint64_t seen = atomic_load(w->fault);
+    while (key < seen && !atomic_compare_exchange_weak(w->fault, &seen, key)) {
+    }
+}
+
+/* `top` is the largest `bits & 0x7fffffff` that a row wrote. */
+INLINE void check_row(uint32_t top, const struct worker *w, int32_t row) {
+    if (top >= 0x7f800000u) report_fault(w, row);
+}
+
+#endif

@@ -1,0 +1,207 @@
+/* The tape player: a persistent pool of threads that go through one array of entries together.
+ *
+ * The caller is worker 0. Between dependent entries stands a barrier; its last arriver decides for
+ * all whether the rest is skipped (cancelled, or a row has left the finite numbers), so the workers
+ * never part. A wait spins briefly, then yields, then sleeps: two spinning threads on two busy
+ * cores lose most of their time.
+ */
+#ifndef POOL_H
+#define POOL_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "muser.h"
+
+enum { SPINS = 2000, YIELDS = 50, MAX_THREADS = 256 };
+enum { PLAYED = 0, CANCELLED = 1, FAULTED = 2, FORKED = 3, BUSY = 4 };
+
+struct pool {
+    int32_t count;
+    pid_t owner;
+    uint8_t *scratch;
+    int64_t scratch_bytes;             /* one worker's part */
+    pthread_t threads[MAX_THREADS];
+    const struct entry *entries;
+    int32_t length;
+    int32_t quit;
+    _Atomic int32_t playing;
+    _Atomic int32_t cancel;
+    _Atomic int32_t stop;              /* decided at a barrier, valid for all until the next */
+    _Atomic uint64_t fault;
+    _Alignas(64) _Atomic uint32_t round;    /* plays begun */
+    _Alignas(64) _Atomic uint32_t arrived;
+    _Alignas(64) _Atomic uint32_t turn;     /* barriers passed */
+    _Alignas(64) _Atomic int32_t sleepers;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+};
+
+struct seat {
+    struct pool *pool;
+    int32_t index;
+};
+
+static inline void breathe(void) {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void await_change(struct pool *p, _Atomic uint32_t *word, uint32_t old) {
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != old) return;
+        breathe();
+    }
+    for (int i = 0; i < YIELDS; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != old) return;
+        sched_yield();
+    }
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (atomic_load(word) == old) pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->sleepers, 1);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* The store and the read of `sleepers` are sequentially consistent, as are their counterparts in
+ * `await_change`: either the sleeper sees the new word or the waker sees the sleeper. */
+static void advance(struct pool *p, _Atomic uint32_t *word) {
+    atomic_fetch_add(word, 1);
+    if (atomic_load(&p->sleepers) == 0) return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void barrier(struct pool *p) {
+    uint32_t turn = atomic_load(&p->turn);
+    if (atomic_fetch_add(&p->arrived, 1) + 1 < (uint32_t)p->count) {
+        await_change(p, &p->turn, turn);
+        return;
+    }
+    atomic_store(&p->arrived, 0);
+    atomic_store(&p->stop, atomic_load(&p->cancel) || atomic_load(&p->fault) != UINT64_MAX);
+    advance(p, &p->turn);
+}
+
+#if defined(__x86_64__)
+typedef uint32_t float_mode;
+static float_mode enter_float_mode(void) {
+    float_mode old = _mm_getcsr();
+    _mm_setcsr(0x1f80); /* nearest even, subnormals kept, all exceptions masked */
+    return old;
+}
+static void leave_float_mode(float_mode old) { _mm_setcsr(old); }
+#elif defined(__aarch64__)
+typedef uint64_t float_mode;
+static float_mode enter_float_mode(void) {
+    float_mode old;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(old));
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    return old;
+}
+static void leave_float_mode(float_mode old) { __asm__ volatile("msr fpcr, %0" : : "r"(old)); }
+#else
+#error "the float modes of this processor are unknown"
+#endif
+
+static void walk(struct pool *p, int32_t index) {
+    struct worker w = {index, p->count, 0, 0, p->scratch + p->scratch_bytes * index, &p->fault};
+    float_mode old = enter_float_mode();
+    int stop = 0;
+    for (int32_t i = 0; i < p->length; i++) {
+        if (p->entries[i].wait && i > 0) {
+            barrier(p);
+            stop = atomic_load_explicit(&p->stop, memory_order_relaxed);
+        }
+        if (stop || atomic_load_explicit(&p->cancel, memory_order_relaxed)) continue;
+        w.entry = (uint32_t)i;
+        p->entries[i].run(p->entries[i].args, &w);
+    }
+    barrier(p);
+    leave_float_mode(old);
+}
+
+static void *live(void *argument) {
+    struct seat seat = *(struct seat *)argument;
+    struct pool *p = seat.pool;
+    free(argument);
+    for (uint32_t seen = 0;; seen++) {
+        await_change(p, &p->round, seen);
+        if (p->quit) return NULL;
+        walk(p, seat.index);
+    }
+}
+
+static int start(struct pool *p, int32_t index) {
+    struct seat *seat = malloc(sizeof *seat);
+    if (!seat) return 1;
+    seat->pool = p;
+    seat->index = index;
+    if (pthread_create(&p->threads[index], NULL, live, seat) == 0) return 0;
+    free(seat);
+    return 1;
+}
+
+static void dismiss(struct pool *p, int32_t started) {
+    p->quit = 1;
+    advance(p, &p->round);
+    for (int32_t i = 1; i < started; i++) pthread_join(p->threads[i], NULL);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->wake);
+    free(p);
+}
+
+/* A pool of `count` workers, the caller among them; NULL if threads or memory are refused. */
+EXPORT struct pool *muser_pool_open(int32_t count, uint8_t *scratch, int64_t scratch_bytes) {
+    if (count < 1 || count > MAX_THREADS) return NULL;
+    struct pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
+    if (!p) return NULL;
+    memset(p, 0, sizeof *p);
+    p->count = count;
+    p->owner = getpid();
+    p->scratch = scratch;
+    p->scratch_bytes = scratch_bytes;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    for (int32_t i = 1; i < count; i++)
+        if (start(p, i) != 0) {
+            dismiss(p, i);
+            return NULL;
+        }
+    return p;
+}
+
+/* In a forked child the threads do not exist: nothing is joined or freed there. */
+EXPORT void muser_pool_close(struct pool *p) {
+    if (p && p->owner == getpid()) dismiss(p, p->count);
+}
+
+EXPORT void muser_pool_cancel(struct pool *p) { atomic_store(&p->cancel, 1); }
+
+/* Plays the entries once. `fault` gets entry << 32 | row where FAULTED is returned. */
+EXPORT int32_t muser_pool_play(struct pool *p, const struct entry *entries, int32_t length,
+                               uint64_t *fault) {
+    if (p->owner != getpid()) return FORKED;
+    if (atomic_exchange(&p->playing, 1)) return BUSY;
+    p->entries = entries;
+    p->length = length;
+    atomic_store(&p->cancel, 0);
+    atomic_store(&p->stop, 0);
+    atomic_store(&p->fault, UINT64_MAX);
+    if (p->count > 1) advance(p, &p->round);
+    walk(p, 0);
+    *fault = atomic_load(&p->fault);
+    int32_t cancelled = atomic_load(&p->cancel);
+    atomic_store(&p->playing, 0);
+    /* A cancelled play leaves half-written rows behind, so its faults mean nothing. */
+    if (cancelled) return CANCELLED;
+    return *fault != UINT64_MAX ? FAULTED : PLAYED;
+}
+
+#endif

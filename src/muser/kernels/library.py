@@ -1,0 +1,132 @@
+"""Second and third stage: a loaded library, checked against the registry, and its pipelines."""
+
+import ctypes
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muser.errors import DeviceError
+from muser.kernels.arguments import SIZES
+from muser.kernels.compiler import Compiler, find_compiler, isas_of, target_machine
+from muser.kernels.registry import REGISTRY, Pipeline
+from muser.kernels.shelf import Shelf, Shelved
+from muser.kernels.source import Source, read_source
+
+log = logging.getLogger("muser.kernels")
+ISA_BITS: Mapping[str, int] = {"c": 1, "avx2": 2}
+"""`muser_instruction_sets` answers with these, from CPUID; the best one comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One instruction set's kernels: `sha256` is that of the bytes that were loaded."""
+
+    isa: str
+    sha256: str
+    handle: ctypes.CDLL
+    addresses: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        return f"cpu-{self.isa}"
+
+    def address(self, pipeline: Pipeline) -> int:
+        return self.addresses[pipeline.symbol]
+
+
+def library_key(source: Source, compiler: Compiler, isa: str) -> str:
+    """A hash over everything that decides a library's bytes."""
+    parts = (source.digest, isa, target_machine(), compiler.identity, *compiler.flags(isa))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def load_library(isa: str, shelf: Shelf, compiler: Compiler | None = None) -> Library:
+    """The library of `isa`, compiled now if the shelf does not hold it.
+
+    Raises `DeviceError` if it cannot be compiled or loaded, or lacks a kernel of the registry.
+    """
+    source, compiler = read_source(), compiler or find_compiler()
+
+    def take() -> Shelved:
+        return shelf.take(
+            library_key(source, compiler, isa), lambda path: compiler.build(source, isa, path)
+        )
+
+    shelved = take()
+    try:
+        handle = ctypes.CDLL(str(shelved.path))
+    except OSError:
+        # A folder mounted without execution: compile and load elsewhere.
+        shelf.folder = shelf.flee("holds no library that can be loaded")
+        shelved = take()
+        handle = _open(shelved)
+    return _checked(isa, shelved, handle)
+
+
+def _open(shelved: Shelved) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(shelved.path))
+    except OSError as error:
+        raise DeviceError(
+            f"The kernel library {shelved.path} cannot be loaded: {error}.",
+            "Set MUSER_CC to a compiler for this machine, or MUSER_HOME to another folder.",
+        ) from error
+
+
+def _checked(isa: str, shelved: Shelved, handle: ctypes.CDLL) -> Library:
+    sizes = (ctypes.c_int32 * 3)()
+    handle.muser_sizes(sizes)
+    if tuple(sizes) != SIZES:
+        raise DeviceError(
+            f"The {isa} kernel library lays out its arguments in {tuple(sizes)} bytes, not {SIZES}.",
+            "This is a defect of the package; please report it.",
+        )
+    addresses = {}
+    for pipeline in REGISTRY.values():
+        addresses[pipeline.symbol] = _symbol(handle, pipeline.symbol, isa)
+    return Library(isa, shelved.sha256, handle, addresses)
+
+
+def _symbol(handle: ctypes.CDLL, symbol: str, isa: str) -> int:
+    try:
+        function = getattr(handle, symbol)
+    except AttributeError:
+        raise DeviceError(
+            f"The {isa} kernel library lacks {symbol}, which the registry lists.",
+            "This is a defect of the package; please report it.",
+        ) from None
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+def supported_isas(plain: Library) -> tuple[str, ...]:
+    """What this processor and system can run, by CPUID bits; the best one last."""
+    bits = int(plain.handle.muser_instruction_sets())
+    possible = isas_of(target_machine())
+    return tuple(isa for isa in possible if bits & ISA_BITS[isa])
+
+
+def choose_library(
+    shelf: Shelf, isa: str | None = None, environment: Mapping[str, str] = os.environ
+) -> Library:
+    """The best library for this machine; `isa`, or else `MUSER_ISA`, forces one.
+
+    Raises `DeviceError` for a set that is unknown or that this machine lacks.
+    """
+    wanted = isa or environment.get("MUSER_ISA")
+    if wanted and wanted not in ISA_BITS:
+        raise DeviceError(
+            f"{wanted!r} is not an instruction set of the CPU device.",
+            f"MUSER_ISA may be {' or '.join(ISA_BITS)}.",
+        )
+    compiler = find_compiler()
+    plain = load_library("c", shelf, compiler)
+    supported = supported_isas(plain)
+    chosen = wanted or supported[-1]
+    if chosen not in supported:
+        raise DeviceError(
+            f"This machine cannot run the {chosen} kernels.",
+            f"Unset MUSER_ISA, or set it to {' or '.join(supported)}.",
+        )
+    return plain if chosen == "c" else load_library(chosen, shelf, compiler)
