@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from muser.weights.fetch import Watch
-
 QUARTERS = 4
 
 
@@ -26,12 +24,13 @@ def obtained(model: str | None) -> Path:
         return found.path
     if model is None:
         print("No model is on this machine yet.", file=sys.stderr, flush=True)
-    with _watch() as watch:
+    with watching("Fetching") as watch:
         return fetch(found, watch)
 
 
 @contextmanager
-def _watch() -> "Iterator[Watch]":
+def watching(what: str) -> "Iterator[Bar | Lines]":
+    """A bar on a terminal, lines elsewhere; both are a `Watch`."""
     if not sys.stderr.isatty():
         yield Lines()
         return
@@ -53,7 +52,7 @@ def _watch() -> "Iterator[Watch]":
         TimeRemainingColumn(),
         console=Console(stderr=True),
     ) as progress:
-        yield Bar(progress, progress.add_task("Fetching", total=None))
+        yield Bar(progress, progress.add_task(what, total=None))
 
 
 class Bar:
@@ -66,7 +65,7 @@ class Bar:
     def say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False)
 
-    def advance(self, done: int, total: int) -> None:
+    def advance(self, done: int, total: int | None) -> None:
         self._progress.update(self._task, completed=done, total=total)
 
 
@@ -79,7 +78,9 @@ class Lines:
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def advance(self, done: int, total: int) -> None:
+    def advance(self, done: int, total: int | None) -> None:
+        if total is None:
+            return
         quarter = done * QUARTERS // total
         if quarter > self._quarter:
             self._quarter = quarter
