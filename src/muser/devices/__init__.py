@@ -1,6 +1,16 @@
 """Devices: where tapes are recorded and played."""
 
-from muser.devices.cpu import CpuDevice, CpuRunner, default_threads
+from muser.devices.cpu import CpuDevice, default_threads, open_device
 from muser.devices.device import Device, Limits, Runner, Step
+from muser.devices.runner import CpuRunner
 
-__all__ = ["CpuDevice", "CpuRunner", "Device", "Limits", "Runner", "Step", "default_threads"]
+__all__ = [
+    "CpuDevice",
+    "CpuRunner",
+    "Device",
+    "Limits",
+    "Runner",
+    "Step",
+    "default_threads",
+    "open_device",
+]

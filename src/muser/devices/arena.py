@@ -46,7 +46,7 @@ class StepData:
 
     def count_address(self, name: str) -> int:
         """Where the row count `n` or `m` stands."""
-        return ctypes.addressof(self.block) + getattr(StepBlock, name).offset
+        return ctypes.addressof(self.block) + int(getattr(StepBlock, name).offset)
 
     def write(self, step: Step) -> None:
         self.block.n, self.block.m = len(step.tokens), len(step.outputs)

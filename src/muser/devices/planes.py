@@ -31,7 +31,8 @@ class Plane:
         """The stored rows as f16 `[rows, kv heads, head_dim]`."""
         codes = self.codes[slot][:, indices, :head_dim].astype(np.float32)
         steps = self.steps[slot][:, indices].astype(np.int32)
-        return np.ldexp(codes, steps[..., None]).astype(np.float16).transpose(1, 0, 2)
+        values = np.ldexp(codes, steps[..., None]).astype(np.float16)
+        return np.ascontiguousarray(values.transpose(1, 0, 2))
 
     def put(self, slot: int, indices: NDArray[np.int64], rows: NDArray[np.float16]) -> None:
         """Stores f16 rows `[rows, kv heads, head_dim]`, snapped to the grid (again harmless)."""

@@ -80,7 +80,7 @@ def _checked(isa: str, shelved: Shelved, handle: ctypes.CDLL) -> Library:
     handle.muser_sizes(sizes)
     if tuple(sizes) != SIZES:
         raise DeviceError(
-            f"The {isa} kernel library lays out its arguments in {tuple(sizes)} bytes, not {SIZES}.",
+            f"The {isa} kernels lay out their arguments in {tuple(sizes)} bytes, not {SIZES}.",
             "This is a defect of the package; please report it.",
         )
     addresses = {}

@@ -1,0 +1,149 @@
+"""A model loaded on the CPU device."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.devices.arena import Arena
+from muser.devices.device import Limits, Step
+from muser.devices.lowering import Lowering, WeightSource, block_size
+from muser.devices.planes import Cache
+from muser.devices.rules import ARGMAX, lower
+from muser.devices.tape import Player, Tape, labels_by_type
+from muser.errors import DeviceError, LimitError
+from muser.graph import Argmax, Graph, Project, TakeRows
+from muser.kernels import ROWS, Library, bucket_of
+from muser.kv import round_up
+
+WEIGHT_ROWS = 8  # rows of weights that a worker unpacks at once
+HEADER_BYTES = 24  # of scratch per block and row: d, m, eight mins as int16
+
+
+class CpuRunner:
+    """A loaded model; see `Runner`."""
+
+    def __init__(
+        self, library: Library, threads: int, graph: Graph, weights: WeightSource, limits: Limits
+    ) -> None:
+        self.limits = limits
+        self._vocabulary = graph.vocabulary
+        self._library = library
+        widths = _widest_sources(graph, weights)
+        self._arena = Arena.build(_with_argmax(graph), limits, widths)
+        lowering = Lowering(graph, weights, self._arena, limits.context)
+        moves = lower(lowering)
+        self._keep = lowering.keep
+        self._tapes = {rows: Tape.record(moves, library, rows) for rows in ROWS}
+        self._player = Player(library, threads, _scratch_bytes(widths))
+        self._logits = _logits_row(graph)
+        self._takes_rows = any(isinstance(op, TakeRows) for op in graph.ops)
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        return labels_by_type(self._tapes.values())
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        return {self._library.name: self._library.sha256}
+
+    @property
+    def tapes(self) -> Mapping[str, Tape]:
+        """Row bucket to what is played for it."""
+        return self._tapes
+
+    @property
+    def rows(self) -> Mapping[str, NDArray[np.float32]]:
+        """The arena, as the last step left it."""
+        return self._arena.rows
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        """One a layer; `export_rows` and `import_rows` speak f16."""
+        return self._arena.caches
+
+    def forward(self, step: Step) -> NDArray[np.float32]:
+        self.play(step)
+        rows = self._arena.rows[self._logits]
+        chosen = rows[: len(step.outputs)] if self._takes_rows else rows[step.outputs]
+        return np.array(chosen)
+
+    def play(self, step: Step) -> None:
+        """One pass over the tape of the step's row bucket; the rows stay in the arena."""
+        self._check(step)
+        self._arena.step.write(step)
+        self._player.play(self._tapes[bucket_of(len(step.tokens))])
+
+    def cancel(self) -> None:
+        self._player.cancel()
+
+    def close(self) -> None:
+        self._player.close()
+
+    def _check(self, step: Step) -> None:
+        """What native code indexes with; the engine has refused such requests before."""
+        count, limits = len(step.tokens), self.limits
+        if not 0 < count <= limits.chunk or len(step.outputs) > count:
+            raise LimitError(
+                f"A step of {count} rows with {len(step.outputs)} outputs does not fit"
+                f" {limits.chunk} rows.",
+                "Ask for a larger chunk or send fewer rows.",
+            )
+        bounds = {
+            "tokens": self._vocabulary,
+            "positions": limits.context,
+            "slots": limits.slots,
+            "outputs": count,
+        }
+        for name, bound in bounds.items():
+            values = getattr(step, name)
+            if name != "outputs" and len(values) != count:
+                raise LimitError(
+                    f"A step has {len(values)} {name} for {count} rows.", "Give one for each row."
+                )
+            if len(values) and not (values.min() >= 0 and values.max() < bound):
+                raise LimitError(
+                    f"A step's {name} reach from {values.min()} to {values.max()}.",
+                    f"They must lie in 0 to {bound - 1}.",
+                )
+        if len(step.outputs) > 1 and bool(np.any(np.diff(step.outputs) <= 0)):
+            raise LimitError("A step's outputs do not ascend.", "Name each row once, in order.")
+
+
+def _widest_sources(graph: Graph, weights: WeightSource) -> dict[int, int]:
+    """Block size to the widest row that a projection reads in such blocks."""
+    widest: dict[int, int] = {}
+    for op in graph.ops:
+        for name in op.weights if isinstance(op, Project) else ():
+            assert isinstance(op, Project)
+            block, width = block_size(weights.tensor(name).type.name), graph.rows[op.source]
+            if weights.tensor(name).type.elements > 1 and width % block:
+                raise DeviceError(
+                    f"{name} has rows of {width} elements, not a multiple of {block}.",
+                    "The file is inconsistent; convert the model again.",
+                )
+            widest[block] = max(widest.get(block, 0), width)
+    return widest
+
+
+def _scratch_bytes(widths: Mapping[int, int]) -> int:
+    """One worker's: a few unpacked weight rows of the widest projection."""
+    most = 0
+    for block, width in widths.items():
+        span = round_up(width, block)
+        most = max(most, WEIGHT_ROWS * (2 * span + HEADER_BYTES * (span // block)))
+    return round_up(most + 64, 64)
+
+
+def _with_argmax(graph: Graph) -> Graph:
+    if not any(isinstance(op, Argmax) for op in graph.ops):
+        return graph
+    return replace(graph, rows={**graph.rows, ARGMAX: 1})
+
+
+def _logits_row(graph: Graph) -> str:
+    last = graph.ops[-1]
+    if isinstance(last, Argmax):
+        return last.source
+    return last.targets[-1] if isinstance(last, Project) else str(getattr(last, "target", ""))
