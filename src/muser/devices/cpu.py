@@ -3,7 +3,7 @@
 import os
 
 from muser.devices.conformance import require_conformance
-from muser.devices.device import Device, Limits
+from muser.devices.device import Limits
 from muser.devices.lowering import WeightSource
 from muser.devices.runner import CpuRunner
 from muser.errors import DeviceError
@@ -37,10 +37,3 @@ class CpuDevice:
     def load(self, graph: Graph, weights: WeightSource, limits: Limits) -> "CpuRunner":
         """Lowers the graph. Raises `DeviceError` for an operator or type without a pipeline."""
         return CpuRunner(self.library, self.threads, graph, weights, limits)
-
-
-def open_device(name: str, *, threads: int | None = None) -> Device:
-    """The device called `name`. Raises `DeviceError` if there is none, or it fails its vectors."""
-    if name != CpuDevice.name:
-        raise DeviceError(f"There is no device {name!r}.", "The only device so far is cpu.")
-    return CpuDevice(threads)
