@@ -1,0 +1,89 @@
+"""The token list of a file: strings, kinds, and the bytes that each token adds to a text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.errors import FormatError, ModelError
+from muser.text.bytemap import unmapped
+
+TOKENS_KEY = "tokenizer.ggml.tokens"
+KINDS_KEY = "tokenizer.ggml.token_type"
+
+_BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenKind(IntEnum):
+    """Values of `tokenizer.ggml.token_type` (llama.cpp, `llama_token_type`)."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """`texts[id]` as the file spells it, `kinds[id]` a `TokenKind`, `int32[size]`."""
+
+    texts: Sequence[str]
+    kinds: NDArray[np.int32]
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> "Vocabulary":
+        """Raises ModelError without a token list, FormatError when the lists disagree."""
+        texts = metadata.get(TOKENS_KEY)
+        if not isinstance(texts, Sequence) or isinstance(texts, str) or not len(texts):
+            raise ModelError(
+                f"This file has no vocabulary ({TOKENS_KEY} is missing or empty).",
+                "Use a GGUF file that was converted together with its tokenizer.",
+            )
+        return cls(texts, _read_kinds(metadata.get(KINDS_KEY), len(texts)))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def specials(self) -> Mapping[str, int]:
+        """Texts of the control and user-defined tokens, to their ids."""
+        wanted = (self.kinds == TokenKind.CONTROL) | (self.kinds == TokenKind.USER_DEFINED)
+        return {self.texts[i]: i for i in np.flatnonzero(wanted).tolist()}
+
+    def is_control(self, token: int) -> bool:
+        """Whether `token` is markup and no part of the text."""
+        return bool(self.kinds[token] == TokenKind.CONTROL)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What `token` adds to a text, not always whole characters; its name if it is special."""
+        text, kind = self.texts[token], self.kinds[token]
+        if kind == TokenKind.NORMAL:
+            return unmapped(text)
+        if kind == TokenKind.UNUSED:
+            return b""
+        named = _BYTE_NAME.fullmatch(text) if kind == TokenKind.BYTE else None
+        return bytes([int(named[1], 16)]) if named else text.encode("utf-8")
+
+
+def _read_kinds(kinds: Any, count: int) -> NDArray[np.int32]:
+    if kinds is None:
+        return np.full(count, TokenKind.NORMAL, np.int32)
+    if not isinstance(kinds, np.ndarray | Sequence) or len(kinds) != count:
+        raise FormatError(
+            f"{KINDS_KEY} does not hold one number for each of the {count} tokens.",
+            "Fetch the file again or convert the model again.",
+        )
+    try:
+        return np.asarray(kinds).astype(np.int32, casting="same_kind")
+    except (TypeError, ValueError) as error:
+        raise FormatError(
+            f"{KINDS_KEY} holds something other than integers.",
+            "Fetch the file again or convert the model again.",
+        ) from error
