@@ -79,6 +79,14 @@ class Strings(Sequence[str]):
         size = int.from_bytes(self._view[at : at + 8], "little")
         return bytes(self._view[at + 8 : at + 8 + size])
 
+    def records(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """All items as stored, `u64 length, bytes` each, and where in them each begins."""
+        starts = np.array(self._starts, np.int64)
+        if not len(starts):
+            return np.empty(0, np.uint8), starts
+        first, end = int(starts[0]), int(starts[-1]) + 8 + len(self.raw_bytes(-1))
+        return np.frombuffer(self._view, np.uint8, end - first, first), starts - first
+
     @overload
     def __getitem__(self, i: int) -> str: ...
     @overload
