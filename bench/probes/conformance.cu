@@ -53,15 +53,15 @@ extern "C" __global__ void norm_row(const float* x, const float* w, float* out, 
 }
 
 // One warp: sum over k of a[16][k] * b[8][k] in f16 matrix units, and the same integers in int32.
-extern "C" __global__ void matrix_unit(const i8* a, const short* b, float* got, int* want, int depth,
-                                       int shift) {
+extern "C" __global__ void matrix_unit(const short* a, const short* b, float* got, int* want,
+                                       int depth, int shift) {
     int lane = threadIdx.x, g = lane >> 2, t = lane & 3;
     float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     float down = pow2(-shift), up = pow2(shift);
     for (int k = 0; k < depth; k += 16) {
         u32 fa[4], fb[2];
         for (int r = 0; r < 4; r++) {
-            const i8* p = a + (g + (r & 1) * 8) * depth + k + (r >> 1) * 8 + 2 * t;
+            const short* p = a + (g + (r & 1) * 8) * depth + k + (r >> 1) * 8 + 2 * t;
             fa[r] = float_to_half2(p[0] * up, p[1] * up);
         }
         for (int r = 0; r < 2; r++) {
