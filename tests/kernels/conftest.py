@@ -1,0 +1,103 @@
+"""Libraries of every instruction set this machine has, and the tally of what was compared."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from muser.kernels import Shelf, choose_library, load_library, supported_isas
+from muser.places import libraries as library_folder
+
+from .bench import differing, same_bits
+
+THREADS = (1, 2, 3)
+
+
+class Tally:
+    """(format or operator, instruction set, threads) to comparisons and labels."""
+
+    def __init__(self):
+        self.counts = defaultdict(int)
+        self.labels = defaultdict(dict)
+        self.hashes = {}
+
+    def compare(self, what, bench, label, expected, actual):
+        """Fails unless every bit is equal; counts one comparison otherwise."""
+        key = (what, bench.library.isa, bench.threads)
+        assert same_bits(expected, actual), (*key, label, differing(expected, actual))
+        self.counts[key] += 1
+        self.labels[key][label] = None
+        self.hashes[bench.library.isa] = bench.library.sha256
+
+    def compared(self, isa):
+        return sum(count for key, count in self.counts.items() if key[1] == isa)
+
+
+TALLY = pytest.StashKey[Tally]()
+
+
+def pytest_configure(config):
+    config.stash[TALLY] = Tally()
+
+
+@pytest.fixture(scope="session")
+def tally(request):
+    return request.config.stash[TALLY]
+
+
+@pytest.fixture(scope="session")
+def shelf():
+    return Shelf(library_folder())
+
+
+@pytest.fixture(scope="session")
+def libraries(shelf):
+    """Instruction set to library, for every set that this machine has."""
+    plain = choose_library(shelf, "c")
+    return {isa: load_library(isa, shelf) for isa in supported_isas(plain)}
+
+
+@pytest.fixture(params=THREADS, ids=lambda n: f"{n}t")
+def threads(request):
+    return request.param
+
+
+@pytest.fixture(params=("c", "avx2"))
+def library(request, libraries):
+    if request.param not in libraries:
+        pytest.skip(f"this machine has no {request.param}")
+    return libraries[request.param]
+
+
+@pytest.fixture
+def rng(request):
+    return np.random.default_rng(sum(request.node.originalname.encode()))
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name == "test_tally.py")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    tally = config.stash.get(TALLY, None)
+    if tally is None or not tally.counts:
+        return
+    terminalreporter.section("comparisons with the oracle, equal bit for bit")
+    for key in sorted(tally.counts):
+        what, isa, threads = key
+        labels = " ".join(_merged(tally.labels[key]))
+        terminalreporter.line(
+            f"{what:14} {isa:5} {threads} threads {tally.counts[key]:6}  {labels}"
+        )
+    for isa, sha256 in sorted(tally.hashes.items()):
+        terminalreporter.line(f"library cpu-{isa}: {sha256}")
+
+
+def _merged(labels):
+    """`name[isa=x,rows=1]`, `name[isa=x,rows=4]` as `name[isa=x,rows=1|4]`."""
+    merged = {}
+    for label in labels:
+        head, _, rows = label.rstrip("]").partition(",rows=")
+        merged.setdefault(head, []).append(rows)
+    for head, rows in merged.items():
+        yield f"{head}]" if rows == [""] else f"{head},rows={'|'.join(rows)}]"
