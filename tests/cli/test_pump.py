@@ -39,27 +39,37 @@ def test_an_error_comes_after_the_items_before_it() -> None:
         next(stream)
 
 
-def endless(stop: threading.Event) -> Iterator[int]:
-    yield 0
-    stop.wait(60)
+class Endless(Iterator[int]):
+    """One item, then nothing until `stop`; `left` is set when the thread has let go of it."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.left = threading.Event()
+        self.given = 0
+
+    def __next__(self) -> int:
+        self.given += 1
+        if self.given == 1:
+            return 0
+        self.stop.wait(60)
+        self.left.set()
+        raise StopIteration
 
 
 def test_closing_cancels_and_waits() -> None:
-    stop = threading.Event()
-    with closing(pumped(endless(stop), stop.set)) as stream:
+    endless = Endless()
+    with closing(pumped(endless, endless.stop.set)) as stream:
         assert next(stream) == 0
-    assert stop.is_set()
-    assert "muser-engine" not in {thread.name for thread in threading.enumerate()}
+    assert endless.left.is_set()
 
 
 def test_an_interrupt_reaches_a_thread_that_waits() -> None:
-    stop = threading.Event()
-    stream = pumped(endless(stop), stop.set)
+    endless = Endless()
+    stream = pumped(endless, endless.stop.set)
     assert next(stream) == 0
     press = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     press.start()
     with pytest.raises(KeyboardInterrupt):
         next(stream)
-    assert stop.is_set()
+    assert endless.left.is_set()
     press.join()
-    assert "muser-engine" not in {thread.name for thread in threading.enumerate()}

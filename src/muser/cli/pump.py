@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,27 +22,27 @@ def pumped(items: Iterator[T], cancel: Callable[[], None]) -> Generator[T]:
     until the thread has ended: one call may fall between two forward passes and stop neither.
     """
     handed: SimpleQueue[T | _End] = SimpleQueue()
+    ended = Event()
 
     def work() -> None:
+        problem: BaseException | None = None
         try:
             for item in items:
                 handed.put(item)
-        except BaseException as problem:
-            handed.put(_End(problem))
-        else:
-            handed.put(_End(None))
+        except BaseException as raised:
+            problem = raised
+        ended.set()
+        handed.put(_End(problem))
 
-    thread = Thread(target=work, name="muser-engine", daemon=True)
-    thread.start()
     try:
+        # Inside: an interrupt may come while `start` waits for the thread, which then runs.
+        Thread(target=work, name="muser-engine", daemon=True).start()
         while not isinstance(item := _next(handed), _End):
             yield item
     except BaseException:
-        while thread.is_alive():
+        while not ended.wait(PATIENCE_SECONDS):
             cancel()
-            thread.join(PATIENCE_SECONDS)
         raise
-    thread.join()
     if item.problem is not None:
         raise item.problem
 
