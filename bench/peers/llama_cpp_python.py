@@ -68,7 +68,9 @@ def host_arguments() -> str:
 
 def folder() -> Path:
     """Where this machine's build lives, whether or not it is there yet."""
-    said = "\n".join([REQUIREMENT, host_arguments(), platform.platform(), platform.python_version()])
+    said = "\n".join(
+        [REQUIREMENT, host_arguments(), platform.platform(), platform.python_version()]
+    )
     key = hashlib.sha256(said.encode()).hexdigest()[:16]
     return places.home() / "peers" / f"llama-cpp-python-{VERSION}-{key}"
 

@@ -60,7 +60,7 @@ class Probe:
 
     def cache(self, k: Pointer, v: Pointer, steps: Pointer, positions: int, heads: int) -> Cache:
         width = heads * self.dim
-        maps = tuple(self.card.tensor_map(p, positions, width) for p in (k, v))
+        maps = tuple(self.card.tensor_map(p, positions, width, 64) for p in (k, v))
         return Cache(k, v, steps, positions, heads, self.dim, maps)  # type: ignore[arg-type]
 
     def store(self, k: F32, v: F32) -> Cache:

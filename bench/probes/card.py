@@ -167,20 +167,27 @@ class Card:
         low, median, high = np.quantile(times, (0.25, 0.5, 0.75))
         return Timing(float(median), float(low), float(high))
 
-    def tensor_map(self, pointer: Pointer, rows: int, width: int) -> object:
-        """A map over f16 [rows][width]: boxes of 64 × 128, the 128-byte exchange."""
-        wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+    def tensor_map(
+        self, pointer: Pointer, rows: int, width: int, box: int, element: int = 2
+    ) -> object:
+        """A map over [rows][width], boxes of 128 rows: f16 with the 128-byte exchange, or bytes."""
+        wide, narrow, kinds = driver.cuuint64_t, driver.cuuint32_t, driver.CUtensorMapDataType
+        swizzles, is_half = driver.CUtensorMapSwizzle, element == 2
         return call(
             driver.cuTensorMapEncodeTiled(
-                driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                if is_half
+                else kinds.CU_TENSOR_MAP_DATA_TYPE_UINT8,
                 2,
                 int(pointer),
                 [wide(width), wide(rows)],
-                [wide(width * 2)],
-                [narrow(64), narrow(128)],
+                [wide(width * element)],
+                [narrow(box), narrow(128)],
                 [narrow(1), narrow(1)],
                 driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+                swizzles.CU_TENSOR_MAP_SWIZZLE_128B
+                if is_half
+                else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
                 driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )

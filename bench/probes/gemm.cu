@@ -12,23 +12,18 @@ struct Gemm {
     u64 full[GEMM_STAGES], free[GEMM_STAGES];
 };
 
-INLINE void feed_gemm(Gemm& m, const u8* weights, const u8* tiles, int blocks, int token_tiles,
-                      int work, int lane) {
+INLINE void feed_gemm(Gemm& m, const Map& weights, const u8* tiles, int blocks, int token_tiles,
+                      int work) {
     int i = 0;
     for (int w = blockIdx.x; w < work; w += gridDim.x) {
-        const u8* rows = weights + (size_t)(w / token_tiles) * 128 * blocks * BLOCK_BYTES;
         const u8* tokens = tiles + (size_t)(w % token_tiles) * blocks * TILE_BYTES;
         for (int b = 0; b < blocks; b++, i++) {
             int s = i % GEMM_STAGES;
             barrier_wait(&m.free[s], (i / GEMM_STAGES & 1) ^ 1);
-            if (lane == 0) {
-                barrier_expect(&m.full[s], TILE_BYTES + WEIGHT_BYTES);
-                bulk_copy(m.stage[s], tokens + (size_t)b * TILE_BYTES, TILE_BYTES, &m.full[s]);
-            }
-            __syncwarp();
-            for (int r = lane; r < 128; r += 32)
-                bulk_copy(m.stage[s] + TILE_BYTES + r * BLOCK_BYTES,
-                          rows + ((size_t)r * blocks + b) * BLOCK_BYTES, BLOCK_BYTES, &m.full[s]);
+            barrier_expect(&m.full[s], TILE_BYTES + WEIGHT_BYTES);
+            bulk_copy(m.stage[s], tokens + (size_t)b * TILE_BYTES, TILE_BYTES, &m.full[s]);
+            bulk_box(m.stage[s] + TILE_BYTES, &weights, b * BLOCK_BYTES, w / token_tiles * 128,
+                     &m.full[s]);
         }
     }
 }
@@ -48,7 +43,7 @@ INLINE u32 min_pair(const Scales& s, int t) {  // mins 2t and 2t+1 as f16
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    gemm(const u8* weights, const u8* tiles, float* out, u32* failed, int rows, int tokens, int blocks) {
+    gemm(const __grid_constant__ Map weights, const u8* tiles, float* out, u32* failed, int rows, int tokens, int blocks) {
     extern __shared__ __align__(1024) u8 shared[];
     Gemm& mem = *(Gemm*)shared;
     int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
@@ -60,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     __syncthreads();
     if (group == 2) {
         registers_shrink<GEMM_FEEDERS>();
-        if (warp == 0) feed_gemm(mem, weights, tiles, blocks, token_tiles, work, lane);
+        if (warp == 0 && lane == 0) feed_gemm(mem, weights, tiles, blocks, token_tiles, work);
         return;
     }
     registers_grow<GEMM_WORKERS>();
@@ -89,24 +84,27 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             u32 at = shared_address(here);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                u32 a[2][4], c[2][4];
+                u32 x[4];
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    u32 x = *(const u32*)(block[k & 1] + 16 + 32 * j + (k >> 1) * 16 + 4 * t);
-                    u32 pair = scales[k & 1].scale[j >> 1] >> (16 * (j & 1));
-                    planes(x & 0x000f000fu, x >> 8 & 0x000f000fu, (pair & 63) * 4, a[0][k], c[0][k]);
-                    planes(x >> 4 & 0x000f000fu, x >> 12 & 0x000f000fu, (pair >> 8 & 63) * 4, a[1][k],
-                           c[1][k]);
-                }
-                matrix_fence();
+                for (int k = 0; k < 4; k++)
+                    x[k] = *(const u32*)(block[k & 1] + 16 + 32 * j + (k >> 1) * 16 + 4 * t);
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
+                    u32 a[4], c[4];
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        u32 scale = scales[k & 1].scale[j >> 1] >> (16 * (j & 1) + 8 * h) & 63;
+                        planes(x[k] >> (4 * h) & 0x000f000fu, x[k] >> (8 + 4 * h) & 0x000f000fu,
+                               scale * 4, a[k], c[k]);
+                    }
                     int k = 2 * j + h;
                     u64 tokens_k = exchanged(at + k / 4 * 16384 + k % 4 * 32);
-                    group_s8(ia, a[h], tokens_k, k);
-                    group_u8(ib, c[h], tokens_k, k);
+                    matrix_fence();
+                    group_s8(ia, a, tokens_k, k);
+                    group_u8(ib, c, tokens_k, k);
+                    matrix_commit();
+                    matrix_wait<1>();  // the planes before these may be overwritten
                 }
-                matrix_commit();
             }
             matrix_wait<0>();
             float f[64], mins[64];

@@ -37,6 +37,7 @@ def run(card: Card, rng: np.random.Generator) -> list[Line]:
     x, raw = activations(rng, TOKENS, COLUMNS), matrix(rng, ROWS, COLUMNS)
     blocks = COLUMNS // 256
     weights, (tiles, q, scales) = card.put(raw), quantise(card, kernels, x)
+    weight_map = card.tensor_map(weights, ROWS, blocks * 144, 144, 1)
     failed, out, other = card.zeros(4), card.empty(TOKENS * ROWS * 4), card.empty(TOKENS * ROWS * 4)
 
     def work() -> None:
@@ -44,7 +45,7 @@ def run(card: Card, rng: np.random.Generator) -> list[Line]:
             kernels["gemm"],
             (card.processors,),
             384,
-            weights,
+            weight_map,
             tiles,
             out,
             failed,

@@ -1,0 +1,1 @@
+"""Agreement with llama.cpp, teacher-forced: both engines score the same tokens."""
