@@ -42,7 +42,9 @@ INLINE int32_t floor_to_int(float y) {
 /* Exponents below -100 between tiles count as -100. */
 INLINE float tile_factor(int32_t shift) { return two_to(most(shift, -100)); }
 
-#if !defined(ATTENTION8_H)
+#if defined(__AVX2__)
+#include "attention8.h"
+#else
 /* Scores and weights of rows [first, last) of the tile at ring row `at`; 1 if |y| >= 2^22. */
 INLINE int weigh(const struct view *v, const struct query *q, int32_t at, int32_t first, int32_t last,
                  struct tile *t) {

@@ -9,6 +9,9 @@
 
 #include "blocks.h"
 #include "rows.h"
+#if defined(__AVX2__)
+#include "project8.h"
+#endif
 
 INLINE struct head fold_any(enum format f, const struct args *a, int32_t o, int32_t b, int16_t *w,
                             uint8_t min[8]) {
@@ -67,8 +70,13 @@ INLINE void project_plain(enum format f, const struct args *a, const struct work
 
 /* `bucket` 1, 4, 16, or 0 for a chunk. */
 INLINE void project(enum format f, int32_t bucket, const struct args *a, const struct worker *w) {
+#if defined(__AVX2__)
+    if (bucket == 1 || bucket == 4) project_few(f, bucket, a, w);
+    else project_many(f, a, w);
+#else
     (void)bucket;
     project_plain(f, a, w);
+#endif
 }
 
 #endif

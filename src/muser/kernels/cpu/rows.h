@@ -15,7 +15,7 @@
 #include "exact.h"
 
 #if defined(__AVX2__)
-enum { LANED = 0 };
+enum { LANED = 1 };
 #else
 enum { LANED = 0 };
 #endif
