@@ -3,8 +3,9 @@
 Importing this costs little: the tokenizer library and the template engine load on first use.
 """
 
+from muser.text.bytemap import CHAR_OF
 from muser.text.stream import StopStrings, StreamDecoder
 from muser.text.template import ChatTemplate
 from muser.text.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "StopStrings", "StreamDecoder", "Tokenizer"]
+__all__ = ["CHAR_OF", "ChatTemplate", "StopStrings", "StreamDecoder", "Tokenizer"]

@@ -52,6 +52,11 @@ def build_encoder(texts: Sequence[str], merges: Any, rule: PreTokenizer) -> Enco
     """The encoder of a token list; raises FormatError for merges that do not fit it."""
     words = lines(texts)
     ids = dict(zip(words, range(len(words)), strict=True))
+    if len(ids) < len(words):
+        raise FormatError(
+            "Two tokens of this file have the same text.",
+            "Fetch the file again or convert the model again.",
+        )
     library = Library(_model(ids, _pairs(merges), rule))
     steps: list[Any] = [Split(Regex(pattern), "isolated") for pattern in rule.patterns]
     library.pre_tokenizer = Chain([*steps, ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -14,33 +14,28 @@ from typing import Any
 import numpy as np
 
 from muser.formats import ValueType, array_type, natural_type, type_of
-from muser.formats.gguf_values import DTYPES
 from muser.text.strings import tagged
 
 DOMAIN = b"muser.gguf-tokenizer-metadata.v1\0"
 PREFIX = "tokenizer."
 TEMPLATE_KEY = "tokenizer.chat_template"
 
-_TAGS: Mapping[ValueType, int] = {
-    kind: tag
-    for tag, kind in enumerate(
-        (
-            ValueType.U8,
-            ValueType.I8,
-            ValueType.U16,
-            ValueType.I16,
-            ValueType.U32,
-            ValueType.I32,
-            ValueType.U64,
-            ValueType.I64,
-            ValueType.F32,
-            ValueType.F64,
-            ValueType.BOOL,
-            ValueType.STRING,
-            ValueType.ARRAY,
-        )
-    )
+_BITS: Mapping[ValueType, str] = {
+    ValueType.U8: "u1",
+    ValueType.I8: "i1",
+    ValueType.U16: "<u2",
+    ValueType.I16: "<i2",
+    ValueType.U32: "<u4",
+    ValueType.I32: "<i4",
+    ValueType.U64: "<u8",
+    ValueType.I64: "<i8",
+    ValueType.F32: "<f4",
+    ValueType.F64: "<f8",
+    ValueType.BOOL: "?",
 }
+"""NumPy's name for the bits of each fixed-width type, in the order of the tags."""
+
+_TAGS = {kind: tag for tag, kind in enumerate((*_BITS, ValueType.STRING, ValueType.ARRAY))}
 
 
 def metadata_digest(metadata: Mapping[str, Any]) -> str:
@@ -63,13 +58,13 @@ def _value(value: Any, kind: ValueType) -> bytes:
         return tag + _sized(value.encode("utf-8"))
     if kind is ValueType.ARRAY:
         return tag + len(value).to_bytes(8, "little") + _items(value)
-    return tag + np.asarray(value, DTYPES[kind]).tobytes()
+    return tag + np.asarray(value, _BITS[kind]).tobytes()
 
 
 def _items(values: Any) -> bytes:
     if isinstance(values, np.ndarray):
         kind = array_type(values)
-        rows = np.empty(len(values), [("tag", "u1"), ("bits", DTYPES[kind])])
+        rows = np.empty(len(values), [("tag", "u1"), ("bits", _BITS[kind])])
         rows["tag"], rows["bits"] = _TAGS[kind], values
         return rows.tobytes()
     if isinstance(values, Sequence) and all(isinstance(item, str) for item in values[:1]):

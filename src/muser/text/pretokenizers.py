@@ -2,7 +2,8 @@
 
 The patterns are llama.cpp's, which files are made for; where its family differs from the authors'
 own (letter case and combining marks of `llama4`), llama.cpp's is taken. They are written for the
-Oniguruma syntax of the `tokenizers` library.
+Oniguruma syntax of the `tokenizers` library, whose tables end before Unicode 16: around the 4,382
+letters and digits that Unicode 16 added, pieces can differ from llama.cpp's.
 """
 
 from collections.abc import Mapping
