@@ -67,18 +67,18 @@ class Synthesis:
                 if progress is not None:
                     progress(info.offset + info.size)
 
-    def _needs(self) -> Counter[BlockType]:
-        needed: Counter[BlockType] = Counter()
+    def _needs(self) -> Counter[tuple[BlockType, int]]:
+        needed: Counter[tuple[BlockType, int]] = Counter()
         for info in self.layout.tensors:
             if len(info.shape) > 1:
-                needed[info.type] += info.size // info.type.bytes
+                needed[info.type, self._power(info)] += info.size // info.type.bytes
         return needed
 
     def _pieces(self, pools: Pools, info: TensorInfo) -> Iterator[NDArray[np.uint8]]:
         if len(info.shape) == 1:
             values = self._vector(info.name, info.shape[0])
             return iter([quantise(info.type, values[None])[0]])
-        return pools.take(info.type, info.size // info.type.bytes, self._power(info))
+        return pools.take(info.type, self._power(info), info.size // info.type.bytes)
 
     def _power(self, info: TensorInfo) -> int:
         """Matrices have a root mean square near 2^power: about 1/sqrt(inputs), embeddings 1."""

@@ -3,9 +3,9 @@
 Words come from SplitMix64 (Steele, Lea, Flood 2014) at a counter, integers alone. Block fields are
 set from them, or exact small multiples of powers of two are: no float is ever rounded.
 
-A type's blocks come from one *pool*, of which each tensor takes a consecutive stretch, around the
-end if need be. A pool holds as many blocks as the file needs, or `LARGEST_POOL`, a prime: rows of
-a longer tensor then repeat only after that many, so that no two of 202,048 rows are equal.
+Blocks of one type and size come from one *pool*, of which each tensor takes a consecutive stretch,
+around the end if need be. A pool holds as many blocks as the file needs, or `LARGEST_POOL`, a
+prime: rows of a longer tensor repeat only after that many, so that no two of 202,048 are equal.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,7 @@ _CHUNK = 1 << 16  # words made at once: they stay in cache
 _D_AT = {"Q8_0": 0, "Q4_0": 0, "Q4_1": 0, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208}
 _GAIN = {"Q8_0": 6, "Q4_0": 2, "Q4_1": 2, "Q4_K": 8, "Q5_K": 9, "Q6_K": 11}
 _SIGNED = ("Q8_0", "Q4_0")
+_PAIRED = ("Q4_K", "Q5_K")
 _RATIO = {"Q4_1": -7.5, "Q4_K": 7.5, "Q5_K": 15.5}
 
 # Significant bits of the odd integers that become float weights.
@@ -58,53 +59,75 @@ def random_bytes(seed: int, label: str, count: int) -> NDArray[np.uint8]:
 
 
 class Pools:
-    """Blocks for a whole file: `needed` says how many of each type it holds."""
+    """Blocks for a whole file: `needed` says how many of each type and power it holds.
 
-    def __init__(self, seed: int, needed: Mapping[BlockType, int]) -> None:
+    Powers have pools of their own: an embedding row that is also a row of a projection would give
+    that one product a size of its own.
+    """
+
+    def __init__(self, seed: int, needed: Mapping[tuple[BlockType, int], int]) -> None:
         self._seed = seed
-        self._sizes = {kind: min(count, LARGEST_POOL) for kind, count in needed.items()}
+        self._needed = needed
         self._next = dict.fromkeys(needed, 0)
         self._made: dict[tuple[BlockType, int], NDArray[np.uint8]] = {}
 
-    def take(self, kind: BlockType, blocks: int, power: int) -> Iterator[NDArray[np.uint8]]:
+    def take(self, kind: BlockType, power: int, blocks: int) -> Iterator[NDArray[np.uint8]]:
         """The next `blocks` blocks of `kind`, of root mean square near 2^power, in pieces."""
-        pool = self._made.get((kind, power))
-        if pool is None:
-            pool = make_blocks(self._seed, kind, self._sizes[kind], power)
-            self._made[kind, power] = pool
-        at = self._next[kind] % len(pool)
-        self._next[kind] += blocks
+        pool = self._pool(kind, power)
+        at = self._next[kind, power] % len(pool)
+        self._next[kind, power] += blocks
         while blocks:
             piece = pool[at : at + blocks]
             yield piece.reshape(-1)
             blocks -= len(piece)
             at = 0
 
+    def _pool(self, kind: BlockType, power: int) -> NDArray[np.uint8]:
+        pool = self._made.get((kind, power))
+        if pool is None:
+            count = min(self._needed[kind, power], LARGEST_POOL)
+            pool = self._made[kind, power] = make_blocks(self._seed, kind, power, count)
+        return pool
 
-def make_blocks(seed: int, kind: BlockType, count: int, power: int) -> NDArray[np.uint8]:
+
+def make_blocks(seed: int, kind: BlockType, power: int, count: int) -> NDArray[np.uint8]:
     """`uint8[count, bytes]`: valid blocks whose values balance around 0, near 2^power in size."""
     if kind.name in _BITS:
-        return _make_floats(seed, kind, count, power)
-    raw = random_bytes(seed, f"blocks {kind.name}", count * kind.bytes).reshape(count, kind.bytes)
-    choice = random_bytes(seed, f"scales {kind.name}", count)
+        return _make_floats(seed, kind, power, count)
+    label = f"{kind.name} 2^{power}"
+    raw = random_bytes(seed, f"blocks {label}", count * kind.bytes).reshape(count, kind.bytes)
+    choice = random_bytes(seed, f"scales {label}", count)
     eighths = (8 + (choice & np.uint8(3))).astype(np.float32)  # d = 2^k · {8, 9, 10, 11} / 8
     if kind.name in _SIGNED:
         eighths *= np.where(choice & np.uint8(4), np.float32(-1), np.float32(1))
     d = eighths * np.float32(2.0 ** (power - _GAIN[kind.name] - 3))
     _put_half(raw, _D_AT[kind.name], d)
+    if kind.name in _PAIRED:
+        _pair_scales(raw)
     if kind.name in _RATIO:
         _put_half(raw, 2, d * np.float32(_RATIO[kind.name]))
     return raw
+
+
+def _pair_scales(raw: NDArray[np.uint8]) -> None:
+    """Let each min equal its scale but for the two lowest bits (byte map: `formats.blocks_k`).
+
+    A sub-block far from zero would make rows alike: embeddings and heads would agree on it.
+    """
+    low = np.uint8(0b11)
+    raw[:, 8:12] = raw[:, 4:8] & ~low | raw[:, 8:12] & low
+    third = raw[:, 12:16]
+    raw[:, 12:16] = third & np.uint8(0x3F) | (third & np.uint8(0x0C)) << np.uint8(4)
 
 
 def _put_half(raw: NDArray[np.uint8], at: int, values: NDArray[np.float32]) -> None:
     raw[:, at : at + 2] = values.astype("<f2")[:, None].view(np.uint8)
 
 
-def _make_floats(seed: int, kind: BlockType, count: int, power: int) -> NDArray[np.uint8]:
+def _make_floats(seed: int, kind: BlockType, power: int, count: int) -> NDArray[np.uint8]:
     """Odd integers of the type's full width, even over ±2^(power + 1)."""
     bits = _BITS[kind.name]
-    lanes = random_bytes(seed, f"floats {kind.name}", 4 * count).view("<u4")
+    lanes = random_bytes(seed, f"floats {kind.name} 2^{power}", 4 * count).view("<u4")
     odd = (lanes >> np.uint32(32 - bits)).astype(np.int64) * 2 + 1 - (1 << bits)
     values = odd.astype(np.float32) * np.float32(2.0 ** (power + 1 - bits))
     if kind is BlockType.F16:
