@@ -32,7 +32,8 @@ def model(request: pytest.FixtureRequest, shelf: Path, command: Command, tmp_pat
 
 
 def record(command: Command, *arguments: str) -> dict[str, Any]:
-    outcome = command("run", "--json", "--hash-logits", "--raw", "-n", "4", *arguments)
+    fixed = ("--json", "--hash-logits", "--raw", "-n", "4", "--ignore-eos")
+    outcome = command("run", *fixed, *arguments)
     assert (outcome.status, outcome.err) == (0, "")
     made: dict[str, Any] = json.loads(outcome.out)
     return made
@@ -78,3 +79,13 @@ def test_a_device_that_is_not_there_is_named(command: Command, model: str) -> No
     outcome = command("run", "--model", model, "--device", "metal", "x")
     assert outcome.status == 5
     assert outcome.err.startswith("error: There is no device 'metal'.")
+
+
+def test_dry_finds_its_breakers_and_changes_the_choice(command: Command, model: str) -> None:
+    prompt = ("--model", model, "xyzxyzxy")
+    free = record(command, *prompt)["ids"]
+    strong = ("--dry-multiplier", "1000", "--dry-allowed-length", "1")
+    weak = ("--dry-multiplier", "1e-30", "--dry-allowed-length", "1")
+    assert record(command, *prompt, *weak)["ids"] == free
+    penalised = [record(command, *prompt, *strong, "--dry-last-n", n)["ids"] for n in ("-1", "0")]
+    assert penalised[1] == free

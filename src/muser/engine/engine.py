@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
@@ -14,6 +15,7 @@ from muser.engine.records import Generation
 from muser.engine.sampler import Sampler
 from muser.engine.sampling import Sampling
 from muser.engine.slot import Slot
+from muser.engine.stages_history import breaker_tokens
 from muser.engine.stream import Loaded, Request, Stream
 from muser.errors import LimitError, UsageError
 from muser.graph import Graph
@@ -111,7 +113,7 @@ class Engine:
         """
         ids = self._prompt_ids(prompt, system, raw)
         request = Request(ids, self._room(len(ids), max_tokens), tuple(stop), hash_logits)
-        sampler = Sampler(sampling, self.tokenizer.stop_ids)
+        sampler = self._sampler(sampling)
         loaded = Loaded(
             tokenizer=self.tokenizer,
             runner=self._runner,
@@ -170,6 +172,14 @@ class Engine:
             yield self._slot
         finally:
             self._busy.release()
+
+    def _sampler(self, sampling: Sampling) -> Sampler:
+        breakers = None
+        if sampling.uses_dry:
+            pieces = map(self.tokenizer.token_bytes, range(self.tokenizer.size))
+            encode = partial(self.tokenizer.encode, bos=False)
+            breakers = breaker_tokens(sampling.dry_breakers, pieces, encode)
+        return Sampler(sampling, self.tokenizer.stop_ids, breakers)
 
     def _prompt_ids(
         self, prompt: str | Sequence[int], system: str | None, raw: bool
