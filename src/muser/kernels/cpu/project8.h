@@ -147,6 +147,14 @@ INLINE __m256 add_block8(enum format f, struct head8 h, __m256i dot, __m256 low,
     return _mm256_fmadd_ps(scale, block_value8(f, h.d, h.m, dot, low), total);
 }
 
+/* Asks for the part of the next eight weight rows that lies as far on as block b in these. */
+INLINE void ask_ahead(enum format f, const struct args *a, const struct octet *x, int32_t b) {
+    const int64_t row = f == GRID ? (int64_t)a->width * 2 : a->row_bytes;
+    const int32_t block = f == GRID ? 2 * GRID_BLOCK : bytes_of(f);
+    const char *from = (const char *)x->row[0] + 8 * (row + (int64_t)b * block);
+    for (int32_t at = 0; at < 8 * block; at += 64) _mm_prefetch(from + at, _MM_HINT_T0);
+}
+
 INLINE void project_few(enum format f, int32_t bucket, const struct args *a, const struct worker *w) {
     const int32_t block = elements_of(f), span = round_up(a->width, block), blocks = span / block;
     int16_t codes[8][256];
@@ -161,6 +169,7 @@ INLINE void project_few(enum format f, int32_t bucket, const struct args *a, con
             for (int32_t b = 0; b < blocks; b++) {
                 struct head8 h = heads8(f, &x, b);
                 __m256i dots[8];
+                ask_ahead(f, a, &x, b);
                 if (bucket > 1)
                     for (int j = 0; j < 8; j++) unpack_block(f, a, x.row[j], b, codes[j], &k[j]);
                 for (int32_t r = 0; r < rows; r++) {
