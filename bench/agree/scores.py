@@ -55,4 +55,4 @@ def _score(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> Scores:
     largest = first_two[:, 1]
     sums = np.exp(logits - largest[:, None], dtype=np.float64).sum(axis=1)
     at_target = np.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
-    return Scores(top, largest - first_two[:, 0], np.log(sums) + largest - at_target)
+    return Scores(top, largest - first_two[:, 0], np.log(sums) + (largest - at_target))

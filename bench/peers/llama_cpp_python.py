@@ -26,6 +26,7 @@ from muser import places
 
 VERSION = "0.3.36"
 REQUIREMENT = f"llama-cpp-python=={VERSION}"
+SOURCE_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 WORKER = Path(__file__).with_name("llama_worker.py")
 # ggml's switch and the /proc/cpuinfo flags that must all be there.
 SWITCHES = {
@@ -112,8 +113,11 @@ def _build(kept: Path) -> Path:
     arguments = host_arguments()
     (kept / "cmake_args.txt").write_text(arguments + "\n")
     print(f"building {REQUIREMENT} with {arguments}", file=sys.stderr, flush=True)
-    flags = ["--no-deps", "--no-binary", "llama-cpp-python", "--no-cache-dir", "-w", str(kept)]
-    _pip(Path(sys.executable), "wheel", *flags, REQUIREMENT, CMAKE_ARGS=arguments)
+    pinned = kept / "requirements.txt"
+    pinned.write_text(f"{REQUIREMENT} --hash=sha256:{SOURCE_SHA256}\n")
+    flags = ["--no-deps", "--no-binary", "llama-cpp-python", "--no-cache-dir", "--require-hashes"]
+    paths = ["-w", str(kept), "-r", str(pinned)]
+    _pip(Path(sys.executable), "wheel", *flags, *paths, CMAKE_ARGS=arguments)
     built = _kept_wheel(kept)
     assert built is not None
     return built

@@ -169,7 +169,7 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> None:
-    """Answer until the input ends. Whatever C prints on standard output goes to the error stream."""
+    """Answer until the input ends; what C prints on standard output goes to the error stream."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     worker = Worker(out)
