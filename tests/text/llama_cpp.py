@@ -14,7 +14,7 @@ _ROOM = 1 << 16
 
 
 class _Params(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_uint8 * _PARAMS_BYTES)]  # noqa: RUF012
+    _fields_ = [("bytes", ctypes.c_uint8 * _PARAMS_BYTES)]
 
 
 class LlamaVocabulary:
@@ -36,17 +36,13 @@ class LlamaVocabulary:
 
     def token_bytes(self, token: int) -> bytes:
         piece = ctypes.create_string_buffer(_ROOM)
-        count = self._library.llama_token_to_piece(
-            self._vocabulary, token, piece, _ROOM, 0, True
-        )
+        count = self._library.llama_token_to_piece(self._vocabulary, token, piece, _ROOM, 0, True)
         assert 0 <= count <= _ROOM
         return piece.raw[:count]
 
     def stop_ids(self) -> frozenset[int]:
         return frozenset(
-            i
-            for i in range(self.size)
-            if self._library.llama_vocab_is_eog(self._vocabulary, i)
+            i for i in range(self.size) if self._library.llama_vocab_is_eog(self._vocabulary, i)
         )
 
 

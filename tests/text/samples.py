@@ -21,13 +21,13 @@ PROSE = (
     "𝔘𝔫𝔦 𝐁𝐨𝐥𝐝 𝓢𝓬 𐐀𐐨 𞤀𞤢 𒀀 𓀀 \U0001f600 \U0002a6d6 \ue000 \U000f0000",
 )
 CODE = (
-    "def f(x: int) -> str:\n    return f\"{x!r:>10}\"  # comment\n\n\nclass A(B):\n\tpass\n",
-    "#include <stdio.h>\nint main(void) { return printf(\"%d\\n\", 0x1F & ~3); }\r\n",
+    'def f(x: int) -> str:\n    return f"{x!r:>10}"  # comment\n\n\nclass A(B):\n\tpass\n',
+    '#include <stdio.h>\nint main(void) { return printf("%d\\n", 0x1F & ~3); }\r\n',
     "for (let i=0;i<10;++i){ a[i] ??= `t${i}`; } // => !== === ...args /* x */",
     "SELECT * FROM t WHERE a>=1 AND b<>'it''s' OR c IS NOT NULL; -- x\n",
     "<div class=\"a b\" data-x='1'>&nbsp;&#39;</div>\n<!-- c -->\n</br/>\n",
     "https://user:pw@host.example:8080/a/b.c?d=e&f=%20g#h //x ///y /a/\n/b\n",
-    "{\"a\": [1, 2.5e-10, null, true], \"b\\u00e9\": {}}\n",
+    '{"a": [1, 2.5e-10, null, true], "b\\u00e9": {}}\n',
     "$ ls -la ~/.config | grep -E '^d' && echo \"done\" > /dev/null 2>&1\n",
     "\\begin{equation} E = mc^2 \\end{equation} $\\alpha_{i}^{2}$ \\\\ % c",
     "0x1.8p-3 1e10 1_000_000 3.14159265358979 0b1010 12345678901234567890 1.2.3.4",
@@ -62,7 +62,7 @@ SPECIALS = (
     " <|im_end|> ",
     "<|IM_END|> <| im_end |> <|im_end|\u200b>",
 )
-_PARTS = (
+PARTS = (
     "a",
     "Zz",
     "é",
@@ -94,7 +94,7 @@ _PARTS = (
 def all_texts() -> list[str]:
     """Some 400 texts, the given ones first."""
     given = [*PROSE, *CODE, *SPACES, *SPECIALS]
-    pairs = ["".join(pair) + "x" for pair in product(_PARTS[::2], _PARTS[1::2])]
+    pairs = ["".join(pair) + "x" for pair in product(PARTS[::2], PARTS[1::2])]
     return list(dict.fromkeys([*given, *_numbers(), *pairs, *_mixtures()]))
 
 
@@ -108,4 +108,4 @@ def _mixtures() -> Iterator[str]:
     draw = random.Random(20261029)
     for size in range(2, 30):
         for _ in range(4):
-            yield "".join(draw.choice(_PARTS) for _ in range(size))
+            yield "".join(draw.choice(PARTS) for _ in range(size))

@@ -43,14 +43,14 @@ ENDING_NAMES = (
     "<|file_sep|>",
 )
 
-# In these two families `<|end|>` closes a message, and another token closes the turn.
+# Where one token of each group exists, `<|end|>` closes a message only, and these close the turn.
 _MESSAGE_END = "<|end|>"
-_TURN_ENDS = (("<|return|>", "<|call|>"), ("<|calls|>", "<|flush|>"))
+_TURN_ENDS = (frozenset({"<|return|>", "<|flush|>"}), frozenset({"<|call|>", "<|calls|>"}))
 
 
 def stop_ids(specials: Mapping[str, int], named: tuple[int | None, ...]) -> frozenset[int]:
     """Ids of the special tokens that end a generation, and those that the file's keys name."""
     names = {name for name in ENDING_NAMES if name in specials}
-    if any(names.issuperset(pair) for pair in _TURN_ENDS):
+    if all(names & group for group in _TURN_ENDS):
         names.discard(_MESSAGE_END)
     return frozenset(specials[name] for name in names) | {i for i in named if i is not None}

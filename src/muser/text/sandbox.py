@@ -27,7 +27,9 @@ class Sandbox:
     `close` ends the process; so does the end of this one. Several threads may render; they wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 2.0) -> None:
+        """`seconds` of processor time for one rendering."""
+        self._seconds = seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,7 +50,7 @@ class Sandbox:
             answer = self._ask(request)
         if "text" in answer:
             return str(answer["text"])
-        raise _error(answer.get("kind"), str(answer.get("message")))
+        raise _error(answer.get("kind"), str(answer.get("message")).rstrip("."))
 
     def close(self) -> None:
         """End the process."""
@@ -86,8 +88,11 @@ class Sandbox:
             stderr=subprocess.DEVNULL,
         )
         assert self._process.stdin is not None
-        _send(self._process.stdin, _encode({"path": [p for p in sys.path if p]}))
+        _send(self._process.stdin, _encode(self._terms()))
         return self._process
+
+    def _terms(self) -> dict[str, Any]:
+        return {"path": [path for path in sys.path if path], "seconds": self._seconds}
 
     def _kill(self) -> None:
         if self._process is None:
@@ -143,7 +148,7 @@ def _close(pipe: IO[bytes]) -> None:
 def _error(kind: object, message: str) -> UsageError | ModelError | LimitError:
     if kind == "refused":
         return UsageError(
-            f"The chat template of this model refuses these messages: {message}",
+            f"The chat template of this model refuses these messages: {message}.",
             "Change the messages, or give the prompt without a template.",
         )
     if kind == "limit":
@@ -153,6 +158,6 @@ def _error(kind: object, message: str) -> UsageError | ModelError | LimitError:
         )
     how = "does something forbidden" if kind == "forbidden" else "failed"
     return ModelError(
-        f"The chat template of this model {how}: {message}",
+        f"The chat template of this model {how}: {message}.",
         "Check the messages, or give the prompt without a template.",
     )

@@ -1,8 +1,9 @@
 """The process that renders chat templates: jinja2 with the settings model makers test against.
 
 It is run as a script, without `site` and without the rest of the package, so it imports nothing of
-ours. Input and output are a stream of `u32 size, JSON`: first `{"path": [...]}`, the module search
-path; then one `{"source", "variables", "now"}` for each rendering, answered by `{"text"}` or by
+ours. Input and output are a stream of `u32 size, JSON`: first `{"path", "seconds"}`, the module
+search path and the processor time that one rendering may take; then one
+`{"source", "variables", "now"}` for each rendering, answered by `{"text"}` or by
 `{"kind", "message"}`. The settings are those of transformers: an immutable sandbox, trim_blocks,
 lstrip_blocks, loop controls, `generation` blocks, and a tojson that escapes nothing.
 """
@@ -10,16 +11,16 @@ lstrip_blocks, loop controls, `generation` blocks, and a tojson that escapes not
 import json
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
     from jinja2.parser import Parser
 
 MEMORY = 1 << 30  # bytes of address space
-SECONDS = 2.0  # of processor time for one rendering
 MAX_SOURCE = 1 << 20
 MAX_TEXT = 1 << 25
 
@@ -35,11 +36,14 @@ class TooLong(Exception):
 def main() -> None:
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     limit_resources()
-    sys.path[:] = [*sys.path, *read(stdin)["path"]]
+    terms = read(stdin)
+    sys.path[:] = [*sys.path, *terms["path"]]
     environment = build_environment()
+    compile_source = lru_cache(maxsize=2)(environment.from_string)
     while (request := read(stdin)) is not None:
-        set_timer(SECONDS)
-        answer = render(environment, **request)
+        set_timer(terms["seconds"])
+        environment.globals["strftime_now"] = datetime.fromisoformat(request["now"]).strftime
+        answer = render(compile_source, request["source"], request["variables"])
         set_timer(0)
         write(stdout, answer)
 
@@ -124,15 +128,14 @@ def refuse(message: object) -> None:
 
 
 def render(
-    environment: "Environment", source: str, variables: dict[str, Any], now: str
+    compile_source: "Callable[[str], Template]", source: str, variables: dict[str, Any]
 ) -> dict[str, str]:
     from jinja2.exceptions import SecurityError, TemplateError
 
-    environment.globals["strftime_now"] = datetime.fromisoformat(now).strftime
     try:
         if len(source) > MAX_SOURCE:
             raise TooLong
-        return {"text": gather(environment.from_string(source).generate(variables))}
+        return {"text": gather(compile_source(source).generate(variables))}
     except Refused as error:
         return {"kind": "refused", "message": str(error)[:1000]}
     except SecurityError as error:

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from muser.errors import FormatError, ModelError
 from muser.text.bytemap import unmapped
@@ -32,10 +31,10 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`texts[id]` as the file spells it, `kinds[id]` a `TokenKind`, `int32[size]`."""
+    """`texts[id]` as the file spells it, `kinds[id]` a `TokenKind`, one byte a token."""
 
     texts: Sequence[str]
-    kinds: NDArray[np.int32]
+    kinds: bytes
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> "Vocabulary":
@@ -54,12 +53,13 @@ class Vocabulary:
     @cached_property
     def specials(self) -> Mapping[str, int]:
         """Texts of the control and user-defined tokens, to their ids."""
-        wanted = (self.kinds == TokenKind.CONTROL) | (self.kinds == TokenKind.USER_DEFINED)
+        kinds = np.frombuffer(self.kinds, np.uint8)
+        wanted = (kinds == TokenKind.CONTROL) | (kinds == TokenKind.USER_DEFINED)
         return {self.texts[i]: i for i in np.flatnonzero(wanted).tolist()}
 
     def is_control(self, token: int) -> bool:
         """Whether `token` is markup and no part of the text."""
-        return bool(self.kinds[token] == TokenKind.CONTROL)
+        return self.kinds[token] == TokenKind.CONTROL
 
     def token_bytes(self, token: int) -> bytes:
         """What `token` adds to a text, not always whole characters; its name if it is special."""
@@ -72,18 +72,22 @@ class Vocabulary:
         return bytes([int(named[1], 16)]) if named else text.encode("utf-8")
 
 
-def _read_kinds(kinds: Any, count: int) -> NDArray[np.int32]:
+def _read_kinds(kinds: Any, count: int) -> bytes:
     if kinds is None:
-        return np.full(count, TokenKind.NORMAL, np.int32)
+        return bytes([TokenKind.NORMAL]) * count
     if not isinstance(kinds, np.ndarray | Sequence) or len(kinds) != count:
         raise FormatError(
             f"{KINDS_KEY} does not hold one number for each of the {count} tokens.",
             "Fetch the file again or convert the model again.",
         )
-    try:
-        return np.asarray(kinds).astype(np.int32, casting="same_kind")
-    except (TypeError, ValueError) as error:
+    values = np.asarray(kinds)
+    if (
+        values.ndim != 1
+        or values.dtype.kind not in "iu"
+        or not np.all((values >= 0) & (values < 7))
+    ):
         raise FormatError(
-            f"{KINDS_KEY} holds something other than integers.",
+            f"{KINDS_KEY} holds something other than kinds of tokens, 0 to 6.",
             "Fetch the file again or convert the model again.",
-        ) from error
+        )
+    return values.astype(np.uint8).tobytes()
