@@ -1,6 +1,6 @@
 """Grid attention on the f16 units: decode split over tiles, and a causal prefill."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from card import Card, Pointer, build
@@ -19,7 +19,7 @@ F32 = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Cache:
-    """Stored rows on the card: f16 `[positions, heads, d]` twice, steps int8 `[heads, padded]`."""
+    """Stored rows on the card: f16 `[heads, padded, d]` twice, steps int8 `[heads, padded]`."""
 
     k: Pointer
     v: Pointer
@@ -35,43 +35,55 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        return self.positions * self.heads * self.dim * 4
+        return self.padded * self.heads * self.dim * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """f(O), then N, M, D of every tile and head; two sets of flags."""
+
+    out: Pointer
+    sums: Pointer
+    done: tuple[Pointer, Pointer]
 
 
 def decode_shared(dim: int) -> int:
-    return 32768 * (dim // 64) + 2 * 16 * max(2 * dim + 16, 272) + 3 * 512 + 64 + 16
+    """struct Decode of attention.cu."""
+    ring, digits = 6 * 16384 * (dim // 64), 32 * (2 * dim + 16) + 2 * 32 * 272
+    return ring + digits + 6 * 512 + 512 + 64 + 48
 
 
 def combine_shared(tiles: int) -> int:
-    return -(-tiles // 8) * 8 * 36 * 4
+    return (tiles + 8) * (32 * 4 + 16 + 16)
 
 
 class Probe:
     """The kernels for one head size, and what they leave between them."""
 
     def __init__(self, card: Card, dim: int) -> None:
-        names = ["attention"] if dim == 64 else ["warpgroup", "attention", "prefill"]
-        shared = {"store_rows": 0, "decode_tiles": 120 * 1024, "combine": 200 * 1024}
+        names = ["attention", "decode"]
+        shared = {"store_rows": 0, "decode_tiles": decode_shared(dim), "combine": 200 * 1024}
         if dim == 128:
+            names += ["warpgroup", "prefill"]
             shared["prefill"] = PREFILL_SHARED
         self.card, self.dim = card, dim
         self.kernels = card.kernels(build(names, HEAD=dim), **shared)
         self.failed = card.zeros(4)
 
     def cache(self, k: Pointer, v: Pointer, steps: Pointer, positions: int, heads: int) -> Cache:
-        width = heads * self.dim
-        maps = tuple(self.card.tensor_map(p, positions, width, 64) for p in (k, v))
+        rows = heads * -(-positions // 128) * 128
+        maps = tuple(self.card.tensor_map(p, rows, self.dim, 64) for p in (k, v))
         return Cache(k, v, steps, positions, heads, self.dim, maps)  # type: ignore[arg-type]
 
     def store(self, k: F32, v: F32) -> Cache:
         """Snap rows `[positions, heads, d]`."""
         positions, heads, _ = k.shape
         padded = -(-positions // 128) * 128
-        to = [self.card.empty(k.size * 2) for _ in range(2)]
+        to = [self.card.zeros(padded * heads * self.dim * 2) for _ in range(2)]
         steps = self.card.zeros(heads * padded)
         kernel, sources = self.kernels["store_rows"], (self.card.put(k), self.card.put(v))
         grid = (positions, heads)
-        self.card.launch(kernel, grid, 32, *sources, *to, steps, positions, padded, self.failed)
+        self.card.launch(kernel, grid, 32, *sources, *to, steps, padded, self.failed)
         return self.cache(*to, steps, positions, heads)
 
     def duplicate(self, cache: Cache) -> Cache:
@@ -79,28 +91,40 @@ class Probe:
         k, v = self.card.copy(cache.k, size), self.card.copy(cache.v, size)
         return self.cache(k, v, cache.steps, cache.positions, cache.heads)
 
-    def scratch(self, heads: int, tiles: int) -> tuple[Pointer, Pointer]:
-        rows = heads * GROUP * tiles
-        return self.card.empty(rows * self.dim * 4), self.card.empty(rows * 16)
+    def scratch(self, heads: int, tiles: int) -> Scratch:
+        rows, flags = heads * GROUP * tiles, 4 * heads * tiles
+        out, sums = self.card.empty(rows * self.dim * 4), self.card.empty(rows * 16)
+        return Scratch(out, sums, (self.card.zeros(flags), self.card.zeros(flags)))
 
     def tiles(
-        self, cache: Cache, q: Pointer, scratch, lo: int, hi: int, early: bool = True
+        self,
+        cache: Cache,
+        q: Pointer,
+        scratch: Scratch,
+        span: tuple[int, int],
+        out: Pointer | None = None,
+        turn: int = 0,
     ) -> None:
-        count = -(-hi // 128) - lo // 128
-        arguments = (*cache.maps, cache.steps, q, *scratch, self.failed, lo, hi, cache.padded)
-        kernel, shared = self.kernels["decode_tiles"], decode_shared(self.dim)
-        grid = (count, cache.heads)
-        self.card.launch(kernel, grid, 256, *arguments, shared=shared, early=early)
+        """The tiles alone; with `out` the chain runs beside them, `turn` 0 and 1 alternating."""
+        none = Pointer(0)
+        flags = (scratch.done[turn], scratch.done[1 - turn]) if out else (none, none)
+        work = (cache.steps, q, scratch.out, scratch.sums, out or none, *flags, self.failed)
+        grid, shared = (self.card.processors // KV, cache.heads), decode_shared(self.dim)
+        arguments = (*cache.maps, *work, *span, cache.padded)
+        kernel = self.kernels["decode_tiles"]
+        self.card.launch(kernel, grid, 544, *arguments, shared=shared, early=True)
 
-    def combine(self, heads: int, scratch, out: Pointer, tiles: int, early: bool = True) -> None:
+    def combine(self, heads: int, scratch: Scratch, out: Pointer, tiles: int) -> None:
         grid, kernel = (heads * GROUP, self.dim // 32), self.kernels["combine"]
+        arguments = (scratch.out, scratch.sums, out, self.failed, tiles)
         shared = combine_shared(tiles)
-        arguments = (*scratch, out, self.failed, tiles)
-        self.card.launch(kernel, grid, 128, *arguments, shared=shared, early=early)
+        self.card.launch(kernel, grid, 128, *arguments, shared=shared, early=True)
 
-    def decode(self, cache: Cache, q: Pointer, scratch, out: Pointer, lo: int, hi: int) -> None:
-        self.tiles(cache, q, scratch, lo, hi)
-        self.combine(cache.heads, scratch, out, -(-hi // 128) - lo // 128)
+    def decode(
+        self, cache: Cache, q: Pointer, scratch: Scratch, span: tuple[int, int], out: Pointer
+    ) -> None:
+        self.tiles(cache, q, scratch, span)
+        self.combine(cache.heads, scratch, out, -(-span[1] // 128) - span[0] // 128)
 
     def prefill(self, cache: Cache, q: Pointer, out: Pointer, first: int, count: int) -> None:
         arguments = (*cache.maps, cache.steps, q, out, self.failed, first, cache.padded)
@@ -124,6 +148,9 @@ def inputs(rng, positions: int, dim: int, kind: str) -> tuple[F32, F32]:
     if kind == "wide":
         k *= rng.uniform(0.1, 12, (positions, 1, 1)).astype(np.float32)
         v = np.ldexp(v, rng.integers(-20, 6, (positions, 1, 1))).astype(np.float32)
+    if kind == "cliff":  # maxima of tiles further apart than 100 binades
+        factor = rng.choice([0.05, 1, 30, 90], -(-positions // 128))
+        k *= np.repeat(factor, 128)[:positions, None, None].astype(np.float32)
     if kind == "worst":
         sign = np.where(np.arange(dim) % 2, -1, 1) * np.ones((positions, KV, 1))
         sign[:, 1] = 1
@@ -150,48 +177,67 @@ def vector_line(card: Card, vector: page.AttentionVector) -> Line:
     q[:, :4] = vector.query()
     cache = probe.store(vector.keys()[:, None], vector.values()[:, None])
     out = card.empty(q.nbytes)
-    probe.decode(cache, card.put(q), probe.scratch(1, 32), out, vector.first, vector.last)
+    span = (vector.first, vector.last)
+    probe.decode(cache, card.put(q), probe.scratch(1, 32), span, out)
     got = page.digest(card.get(out, q.shape, np.float32)[:, :4])
     wrong = int(got != vector.digest) + probe.fault()
     case = f"d {vector.dim}, rows {vector.first}…{vector.last} of {vector.count}"
     return Line("digest", case, 1, wrong)
 
 
-def decode_line(card: Card, rng, dim: int, positions: int, lo: int, kind: str) -> Line:
+def decode_lines(card: Card, rng, dim: int, positions: int, lo: int, kind: str) -> list[Line]:
+    """Both forms of one case against the oracle, and their times for 'normal'."""
     probe, (k, v) = Probe(card, dim), inputs(rng, positions, dim, kind)
-    q, hi = queries(rng, 1, dim, kind), positions
-    tiles = -(-hi // 128) - lo // 128
+    q, span = queries(rng, 1, dim, kind), (lo, positions)
     cache, at, out = probe.store(k, v), card.put(q), card.empty(q.nbytes)
-    scratch = probe.scratch(KV, tiles)
-    probe.decode(cache, at, scratch, out, lo, hi)
-    want = oracle(q, k, v, [(lo, hi)])
+    scratch = probe.scratch(KV, -(-positions // 128) - lo // 128)
+    want, case = oracle(q, k, v, [span]), f"d {dim}, {positions - lo} of {positions}, {kind}"
+    probe.decode(cache, at, scratch, span, out)
     wrong = different(card.get(out, q.shape, np.float32), want) + probe.fault()
-    case = f"d {dim}, {hi - lo} of {positions}, {kind}"
-    if kind != "normal":
-        card.release()
-        return Line("attention, decode", case, want.size, wrong)
+    lines = [Line("attention, decode", f"{case}, two kernels", want.size, wrong)]
+    wrong = 0
+    for turn in (0, 1, 0, 1):
+        card.poison(out, q.nbytes)
+        probe.tiles(cache, at, scratch, span, out, turn)
+        wrong += different(card.get(out, q.shape, np.float32), want) + probe.fault()
+    lines.append(Line("attention, decode", f"{case}, one kernel", 4 * want.size, wrong))
+    if kind == "normal":
+        lines = decode_times(probe, cache, at, scratch, span, out, lines)
+    card.release()
+    return lines
+
+
+def decode_times(probe, cache, at, scratch, span, out, lines: list[Line]) -> list[Line]:
     caches = [cache]
-    while len(caches) * cache.bytes < STREAMED:
+    while len(caches) * cache.bytes < STREAMED or len(caches) % 2:
         caches.append(probe.duplicate(cache))
 
-    def both() -> None:
+    def two() -> None:
         for c in caches:
-            probe.decode(c, at, scratch, out, lo, hi)
+            probe.decode(c, at, scratch, span, out)
 
-    def first() -> None:
+    def tiles() -> None:
         for c in caches:
-            probe.tiles(c, at, scratch, lo, hi)
+            probe.tiles(c, at, scratch, span)
 
-    def second() -> None:
+    def chain() -> None:
         for _ in caches:
-            probe.combine(KV, scratch, out, tiles)
+            probe.combine(KV, scratch, out, -(-span[1] // 128) - span[0] // 128)
 
-    whole, part, rest = (card.time(w, len(caches)).median for w in (both, first, second))
-    floor = (hi - lo) * KV * dim * 4 / READ_ROOF
-    rate = f"{floor / whole:.0%} of read roof ({floor * 1e6:.2f} µs); tiles alone "
-    rate += f"{part * 1e6:.2f} µs, {floor / part:.0%}; combine alone {rest * 1e6:.2f} µs"
-    card.release()
-    return Line("attention, decode", case, want.size, wrong, whole, rate)
+    def one() -> None:
+        for i, c in enumerate(caches):
+            probe.tiles(c, at, scratch, span, out, i % 2)
+
+    both, part, rest, single = (
+        probe.card.time(work, len(caches)).median for work in (two, tiles, chain, one)
+    )
+    floor = (span[1] - span[0]) * KV * probe.dim * 4 / READ_ROOF
+    share = f"of read roof ({floor * 1e6:.2f} µs)"
+    parts = f"tiles {part * 1e6:.2f} µs, chain {rest * 1e6:.2f} µs alone"
+    return [
+        replace(lines[0], seconds=both, rate=f"{floor / both:.0%} {share}; {parts}"),
+        replace(lines[1], seconds=single, rate=f"{floor / single:.0%} {share}"),
+    ]
 
 
 def prefill_line(card: Card, rng, first: int, count: int, kind: str, whole: bool) -> list[Line]:
@@ -211,8 +257,8 @@ def prefill_line(card: Card, rng, first: int, count: int, kind: str, whole: bool
         scratch, one = probe.scratch(KV, -(-positions // 128)), card.empty(q.nbytes)
         for i in range(count):
             row = i * q[0].nbytes
-            place = (Pointer(at + row), scratch, Pointer(one + row))
-            probe.decode(cache, *place, 0, first + i + 1)
+            span = (0, first + i + 1)
+            probe.decode(cache, Pointer(at + row), scratch, span, Pointer(one + row))
         wrong = different(got, card.get(one, q.shape, np.float32))
         lines.append(Line("attention, prefill", f"{case}, decode kernel", q.size, wrong))
     if kind == "normal":
@@ -234,13 +280,16 @@ def run(card: Card, rng: np.random.Generator) -> list[Line]:
             (300, 5, "wide"),
             (2500, 401, "worst"),
             (4096, 100, "wide"),
+            (4096, 0, "cliff"),
             (8192, 0, "normal"),
             (32768, 0, "normal"),
+            (131008, 0, "normal"),
         ):
-            lines.append(decode_line(card, rng, dim, positions, lo, kind))
+            lines += decode_lines(card, rng, dim, positions, lo, kind)
     for first, count, kind, whole in (
         (0, 512, "wide", True),
         (128, 256, "worst", True),
+        (0, 1024, "cliff", True),
         (0, 2048, "normal", True),
         (6144, 2048, "normal", False),
     ):

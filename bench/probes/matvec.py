@@ -24,13 +24,11 @@ class Plan:
 
 
 PLANS = (
-    Plan(1, 8, 4, False),
-    Plan(1, 8, 2, True),
-    Plan(1, 8, 4, True),
+    Plan(1, 16, 2, False),
     Plan(1, 16, 2, True),
-    Plan(2, 4, 2, True),
-    Plan(2, 8, 1, True),
-    Plan(2, 8, 2, True),
+    Plan(1, 8, 4, True),
+    Plan(1, 12, 3, True),
+    Plan(1, 16, 1, True),
 )
 
 

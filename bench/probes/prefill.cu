@@ -1,10 +1,11 @@
 // 2.6 for many queries, HEAD = 128, causal. Rows of the matrix unit are 4 queries × 16 heads for each
 // of two warpgroups; a third one feeds K and V. Tiles come in ascending order, so den and acc are the
-// very chains of 'combine'.
+// very chains of 'combine'. The two take turns: one uses the matrix unit (P·V of a tile, then q·K of
+// the next) while the other works out its weights.
 constexpr int TILE_BYTES_KV = 2 * BOX_BYTES;           // K or V of one tile
 constexpr int QUERY_BYTES = 4 * 64 * 128;              // 2 digits × 2 halves × [64 rows][128 bytes]
 constexpr int PREFILL_STAGES = 2;
-constexpr int FEEDERS = 40, WORKERS = 232;             // registers a thread
+constexpr int FEEDERS = 24, WORKERS = 240;             // registers a thread
 
 struct Prefill {
     u8 k[PREFILL_STAGES][TILE_BYTES_KV];
@@ -14,7 +15,7 @@ struct Prefill {
     u64 k_full[PREFILL_STAGES], k_free[PREFILL_STAGES], v_full[PREFILL_STAGES], v_free[PREFILL_STAGES];
 };
 
-INLINE void feed(Prefill& m, const Map& k_map, const Map& v_map, const i8* steps, int head, int tiles) {
+INLINE void feed(Prefill& m, const Map& k_map, const Map& v_map, const i8* steps, int first, int tiles) {
     for (int t = 0; t < tiles; t++) {
         int s = t % PREFILL_STAGES;
         u32 free = (t / PREFILL_STAGES & 1) ^ 1;
@@ -22,11 +23,11 @@ INLINE void feed(Prefill& m, const Map& k_map, const Map& v_map, const i8* steps
         barrier_expect(&m.k_full[s], TILE_BYTES_KV + 128);
         bulk_copy(m.steps[s], steps + t * 128, 128, &m.k_full[s]);
         for (int h = 0; h < 2; h++)
-            bulk_box(m.k[s] + h * BOX_BYTES, &k_map, head * HEAD + h * 64, t * 128, &m.k_full[s]);
+            bulk_box(m.k[s] + h * BOX_BYTES, &k_map, h * 64, first + t * 128, &m.k_full[s]);
         barrier_wait(&m.v_free[s], free);
         barrier_expect(&m.v_full[s], TILE_BYTES_KV);
         for (int h = 0; h < 2; h++)
-            bulk_box(m.v[s] + h * BOX_BYTES, &v_map, head * HEAD + h * 64, t * 128, &m.v_full[s]);
+            bulk_box(m.v[s] + h * BOX_BYTES, &v_map, h * 64, first + t * 128, &m.v_full[s]);
     }
 }
 
@@ -51,10 +52,17 @@ INLINE float place_query(u8* to, const float* q, int first_row, int lane) {
     return mine;
 }
 
-struct Row {  // the running state of one row of the matrix unit
-    int n, m;
+struct Row {  // the running state of one row of the matrix unit; low: least M so far
+    int n, m, low;
     float den;
 };
+
+INLINE void turn_wait(int group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(group + 3) : "memory");
+}
+INLINE void turn_give(int group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(group + 3) : "memory");
+}
 
 extern "C" __global__ void __launch_bounds__(384, 1)
     prefill(const __grid_constant__ Map k_map, const __grid_constant__ Map v_map, const i8* steps,
@@ -74,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     __syncthreads();
     if (group == 2) {
         registers_shrink<FEEDERS>();
-        if (warp == 0 && lane == 0) feed(mem, k_map, v_map, steps + (size_t)head * padded, head, tiles);
+        if (warp == 0 && lane == 0) feed(mem, k_map, v_map, steps + (size_t)head * padded, head * padded, tiles);
         return;
     }
     registers_grow<WORKERS>();
@@ -89,9 +97,11 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     float acc[64];
 #pragma unroll
     for (int i = 0; i < 64; i++) acc[i] = 0.0f;
-    Row row[2] = {{0, 0, 0.0f}, {0, 0, 0.0f}};
+    Row row[2] = {{0, 0, 0, 0.0f}, {0, 0, 0, 0.0f}};
     float top = 0.0f;
     u32 q_address = shared_address(mem.q[group]);
+    if (group == 1) turn_give(0);
+    turn_wait(group);
     for (int tile = 0; tile < tiles; tile++) {
         int s = tile % PREFILL_STAGES;
         u32 phase = tile / PREFILL_STAGES & 1;
@@ -107,6 +117,8 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         }
         matrix_commit();
         matrix_wait<0>();
+
+        turn_give(group ^ 1);
 
         u32 top_n[2] = {0, 0}, top_m[2] = {0, 0};
         const u16* pairs = (const u16*)mem.steps[s];
@@ -143,15 +155,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 int ev = (int)(j ? pair << 16 : pair << 24) >> 24;
-                float f = __fadd_rd(y[i + j], MAGIC);
-                float e = exp2_unit(add1(y[i + j], -add1(f, -MAGIC)));
-                int bits = (int)__float_as_uint(f);
-                float d = fma1(e, pow2(max(20 + bits - (int)top_n[r], -40)), MAGIC);
-                sum[r] += __float_as_uint(d) - MAGIC_BITS;
-                float p = add1(fma1(e, pow2(max(12 + bits + ev - (int)top_m[r], -40)), MAGIC), -MAGIC);
-                float high = add1(fma1(p, 0x1p-7f, MAGIC), -MAGIC), u = pow2(-15 - ev);
-                h[j] = mul1(high, u);
-                l[j] = mul1(fma1(high, -128.0f, p), u);
+                float u = pow2(-15 - ev);
+                weigh(y[i + j], 147 - (int)top_n[r], 139 + ev - (int)top_m[r], h[j], l[j], sum[r]);
+                h[j] = mul1(h[j], u);
+                l[j] = mul1(l[j], u);
             }
             ph[i / 2] = float_to_half2(h[0], h[1]);
             pl[i / 2] = float_to_half2(l[0], l[1]);
@@ -159,18 +166,23 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         __syncwarp();
         if (lane == 0) barrier_arrive(&mem.k_free[s]);
         float acc_scale[2], out_scale[2];
+        bool plain = true;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
             sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
             int n = (int)(top_n[r] - MAGIC_BITS), m = (int)(top_m[r] - MAGIC_BITS);
             int n2 = tile ? max(row[r].n, n) : n, m2 = tile ? max(row[r].m, m) : m;
-            row[r].den = add1(mul1(row[r].den, pow2(max(tile ? row[r].n - n2 : 0, -100))),
+            row[r].den = fma1(row[r].den, pow2(max(tile ? row[r].n - n2 : 0, -100)),
                               mul1(__int2float_rn((int)sum[r]), pow2(max(n - n2, -100))));
             acc_scale[r] = pow2(max(tile ? row[r].m - m2 : 0, -100));
             out_scale[r] = pow2(15 + max(m - m2, -100));  // the digits were scaled by 2^-15
+            row[r].low = tile ? min(row[r].low, m) : m;
             row[r].n = n2, row[r].m = m2;
+            plain &= row[r].low - m2 >= -40;
         }
+        plain = __all_sync(~0u, plain);  // z cannot act: see 'combine'
+        turn_wait(group);
         barrier_wait(&mem.v_full[s], phase);
         u32 v_address = shared_address(mem.v[s]);
 #pragma unroll
@@ -185,16 +197,25 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             }
             matrix_commit();
             matrix_wait<0>();
+            if (plain) {
 #pragma unroll
-            for (int i = 0; i < 32; i++) {
-                int r = i >> 1 & 1;
-                float o = z(mul1(fma1(oh[i], 128.0f, ol[i]), out_scale[r]));
-                acc[32 * half + i] = add1(z(mul1(acc[32 * half + i], acc_scale[r])), o);
+                for (int i = 0; i < 32; i++) {
+                    int r = i >> 1 & 1, at = 32 * half + i;
+                    acc[at] = fma1(acc[at], acc_scale[r], mul1(fma1(oh[i], 128.0f, ol[i]), out_scale[r]));
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    int r = i >> 1 & 1, at = 32 * half + i;
+                    float o = z(mul1(fma1(oh[i], 128.0f, ol[i]), out_scale[r]));
+                    acc[at] = add1(z(mul1(acc[at], acc_scale[r])), o);
+                }
             }
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(&mem.v_free[s]);
     }
+    if (group == 0) turn_give(1);
     if (!(top < 0x1p22f)) atomicOr(failed, 4u);
 #pragma unroll
     for (int i = 0; i < 64; i += 2) {
