@@ -1,5 +1,6 @@
 """Each stage by itself: what it keeps, against the plain-Python reference and by hand."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from muser.engine import stages
 from muser.engine.candidates import Candidates
 from muser.engine.rng import Mt19937
 from muser.engine.sampling import Sampling
+from muser.engine.stages_draw import Mirostat, Plain
 from muser.engine.stages_history import Dry, Penalties, breaker_tokens
 from tests.engine import sampler_reference as reference
 
@@ -31,7 +33,7 @@ def keeps(stage: stages.Stage, values: Sequence[float], history: Sequence[int] =
 
 
 # Equal logits have equal weights, so that shares of quarters and halves are met exactly.
-flat = st.sampled_from([1, 2, 4, 8, 16]).map(lambda n: [0.0] * n)
+flat = st.sampled_from([1, 2, 4, 8, 16, 64]).map(lambda n: [0.0] * n)
 rough = st.lists(st.integers(-24, 24).map(lambda x: x / 4), min_size=1, max_size=40)
 logit_rows = flat | rough
 shares = st.sampled_from([0.0, 0.125, 0.25, 0.5, 0.75, 0.875]) | st.floats(0.0, 1.0)
@@ -91,7 +93,7 @@ def test_temperatures_are_the_references(
     assert tokens(moving) == reference.in_order(expected)
 
 
-few_ids = st.lists(st.integers(0, 4), max_size=40)
+few_ids = st.lists(st.integers(0, 4), max_size=40) | st.lists(st.integers(0, 1), max_size=40)
 heads = st.dictionaries(
     st.integers(0, 4), st.lists(st.lists(st.integers(0, 4), max_size=2).map(tuple)), max_size=2
 )
@@ -142,6 +144,9 @@ def test_penalties_lower_as_the_reference_does(
 def test_top_p_at_exactly_its_share() -> None:
     assert keeps(stages.TopP(0.5, 0), [0, 0, 0, 0]) == [0, 1]
     assert keeps(stages.TopP(0.50001, 0), [0, 0, 0, 0]) == [0, 1, 2]
+    third = 1 / 3  # of f64, a little below a third
+    assert keeps(stages.TopP(third, 0), [0, 0, 0]) == [0]
+    assert keeps(stages.TopP(math.nextafter(third, 1), 0), [0, 0, 0]) == [0, 1]
     assert keeps(stages.TopP(0.0, 0), [0, 1, 0, 0]) == [1]
     assert keeps(stages.TopP(0.0, 3), [0, 1, 0, 0]) == [1, 0, 2]
 
@@ -174,8 +179,12 @@ def test_xtc_keeps_the_last_likely_token() -> None:
     assert keeps(always(0.26, 0), [0, 0, 0, 0]) == [0, 1, 2, 3]
     assert keeps(always(0.25, 2), [0, 0, 0, 0]) == [0, 1, 2, 3]
     assert keeps(always(0.1, 0), [3, 2, 1, -9]) == [1, 2, 3]
-    assert keeps(stages.Xtc(0.3, 0.1, 0, Mt19937(42)), [1, 1]) == [0, 1]  # its word is 0.3745
-    assert keeps(stages.Xtc(0.4, 0.1, 0, Mt19937(42)), [1, 1]) == [1]
+
+
+def test_xtc_acts_on_a_word_of_at_most_its_probability() -> None:
+    word = 1608637542  # the first of seed 42
+    assert keeps(stages.Xtc(word / 2**32, 0.1, 0, Mt19937(42)), [1, 1]) == [1]
+    assert keeps(stages.Xtc((word - 1) / 2**32, 0.1, 0, Mt19937(42)), [1, 1]) == [0, 1]
 
 
 def test_dry_counts_what_came_before_a_repetition() -> None:
@@ -194,7 +203,29 @@ def test_dry_never_reaches_over_a_breaker() -> None:
     assert lowered({1: [()]}) == [0, 0, 0, 0, -1.0, 0]
     assert lowered({2: [()]}) == [0] * 6
     assert lowered({1: [(2,)]}) == [0] * 6
+    assert lowered({1: [(), (2,)]}) == [0] * 6
     assert lowered({5: [(4,)]}) == [0, 0, 0, 0, -2.0, 0]
+
+
+def test_a_draw_at_a_boundary_belongs_to_the_next_token() -> None:
+    quarter = 2**62
+    for token in range(4):
+        for draw in (token * quarter, (token + 1) * quarter - 1):
+            assert Plain()(candidates([0, 0, 0, 0]), draw) == token
+
+
+def test_mirostat_2_keeps_a_token_of_exactly_its_limit() -> None:
+    # Four equal tokens have two bits of surprise, and the limit starts at 2·tau.
+    assert Mirostat(2, 1.0, 0.1)(candidates([0, 0, 0, 0]), 2**64 - 1) == 3
+    assert Mirostat(2, 0.99, 0.1)(candidates([0, 0, 0, 0]), 2**64 - 1) == 0
+
+
+def test_mirostat_moves_its_limit_by_the_surprise_after_truncation() -> None:
+    ending = Mirostat(2, 1.0, 0.5)
+    ending(candidates([0, 0, 0, 0]), 0)
+    assert ending.state == (2.0 - 0.5 * (2.0 - 1.0),)
+    ending(candidates([0, 0, 0, 0]), 0)
+    assert ending.state == (1.5 - 0.5 * (0.0 - 1.0),)
 
 
 @pytest.mark.parametrize("base", [1.75, 3.0e38])
