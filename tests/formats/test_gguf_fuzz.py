@@ -3,20 +3,20 @@
 import tracemalloc
 from pathlib import Path
 
-import gguf_bytes as gb
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from muser.errors import FormatError
 from muser.formats import GgufFile, Strings
+from tests.formats import gguf_bytes as gb
 
 SMALL = gb.small()
 MOST_MEMORY = 1 << 20
 
 positions = st.integers(0, len(SMALL) - 1)
 fuzz = settings(
-    max_examples=400,
+    max_examples=250,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -1,12 +1,12 @@
 import struct
 from pathlib import Path
 
-import gguf_bytes as gb
 import numpy as np
 import pytest
 
 from muser.errors import FormatError, UsageError
 from muser.formats import BlockType, GgufFile, TensorInfo, ValueType
+from tests.formats import gguf_bytes as gb
 
 
 def write(tmp_path: Path, data: bytes) -> Path:

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import gguf
-import gguf_bytes as gb
 import numpy as np
 import pytest
 
@@ -19,6 +18,7 @@ from muser.formats import (
     type_of,
     write_gguf,
 )
+from tests.formats import gguf_bytes as gb
 
 METADATA = {
     "general.architecture": "llama",

@@ -31,7 +31,7 @@ from muser.models import build
 from muser.models.synth_noise import Pools, random_bytes
 from muser.models.synth_shape import choose_sizes, choose_type, make_metadata
 
-MUSE_HEAD_POWER = 3  # undoes the logit scale of about 1/5
+MUSE_HEAD_POWER = 2  # undoes the logit scale of about 1/5
 MUSE_QUERY_NORM = 3.87  # spec: model.md 4
 MOST_HEAD_SCALE = 1 << 10
 

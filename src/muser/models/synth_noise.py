@@ -19,11 +19,11 @@ from muser.formats import BlockType
 LARGEST_POOL = 262_147  # the least prime above 2^18
 _CHUNK = 1 << 16  # words made at once: they stay in cache
 
-# Where the scale d stands in a block, the power of two by which a block's values are larger than
-# d (root mean square of scale · code, within a factor of 1.4), whether d takes both signs, and
-# where the second f16 stands with its ratio to d that makes the values balance around zero.
+# Where the scale d stands in a block, the power of two by which values are larger than d (root mean
+# square of scale · code, 1.1 to 1.6 times that), whether d takes both signs, whether mins follow
+# scales, and where a second f16 stands the ratio to d that makes the values balance around zero.
 _D_AT = {"Q8_0": 0, "Q4_0": 0, "Q4_1": 0, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208}
-_GAIN = {"Q8_0": 6, "Q4_0": 2, "Q4_1": 2, "Q4_K": 8, "Q5_K": 9, "Q6_K": 11}
+_GAIN = {"Q8_0": 6, "Q4_0": 2, "Q4_1": 2, "Q4_K": 7, "Q5_K": 8, "Q6_K": 10}
 _SIGNED = ("Q8_0", "Q4_0")
 _PAIRED = ("Q4_K", "Q5_K")
 _RATIO = {"Q4_1": -7.5, "Q4_K": 7.5, "Q5_K": 15.5}

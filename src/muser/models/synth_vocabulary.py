@@ -45,11 +45,11 @@ def make_vocabulary(architecture: str, size: int) -> dict[str, Value]:
     """
     specials = _specials(architecture, size)
     count = size - BYTES - len(specials)
-    if count < 0:
+    if count < 1:
         raise UsageError(
-            f"A vocabulary of {size} tokens cannot hold {BYTES} bytes and"
+            f"A vocabulary of {size} tokens cannot hold {BYTES} bytes, a merge and"
             f" {len(specials)} specials.",
-            f"Ask for at least {BYTES + len(specials)}.",
+            f"Ask for at least {BYTES + len(specials) + 1}.",
         )
     merges = list(islice(_merges(), count))
     tokens = [CHAR_OF[byte] for byte in range(BYTES)]
