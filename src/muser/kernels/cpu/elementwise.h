@@ -20,10 +20,15 @@
             const float *ys = a->y + (int64_t)r * a->width;                              \
             float *out = a->out + (int64_t)r * a->width;                                 \
             uint32_t top = 0;                                                            \
-            for (int32_t k = part.begin; k < part.end; k++) {                            \
-                const float x = xs[k], y = ys[k];                                        \
-                (void)y;                                                                 \
-                out[k] = kept(expression, &top);                                         \
+            for (int32_t k = part.begin; k < part.end; k += RUN) {                       \
+                const int32_t n = least(RUN, part.end - k);                              \
+                float run[RUN];                                                          \
+                for (int32_t i = 0; i < n; i++) {                                        \
+                    const float x = xs[k + i], y = ys[k + i];                            \
+                    (void)y;                                                             \
+                    run[i] = kept(expression, &top);                                     \
+                }                                                                        \
+                memcpy(out + k, run, (size_t)n * sizeof *run);                           \
             }                                                                            \
             check_row(top, w, r);                                                        \
         }                                                                                \

@@ -4,6 +4,10 @@
 
 #include "muser.h"
 
+/* Results pass through a run of this many before they are stored: a target may be its own source,
+ * and a compiler must see that the loop's loads and stores do not meet. */
+enum { RUN = 64 };
+
 INLINE uint32_t bits_of(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
@@ -24,10 +28,11 @@ INLINE int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
 INLINE int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* z(x) = |x| < 2^-40 ? +0 : x, by bits. */
+/* z(x) = |x| < 2^-40 ? +0 : x, by a mask: with a select here the maximum of `kept` would become a
+ * conditional one, and its loop stay scalar. */
 INLINE float z(float x) {
-    uint32_t u = bits_of(x);
-    return float_of((u & 0x7fffffffu) < 0x2b800000u ? 0u : u);
+    uint32_t keep = 0u - (uint32_t)(size_of(x) >= 0x2b800000u);
+    return float_of(bits_of(x) & keep);
 }
 
 /* What every stored f32 goes through: z, and the running maximum for the exponent test. */
@@ -90,9 +95,16 @@ INLINE uint32_t load_u32(const uint8_t *p) {
 
 INLINE float load_half(const uint8_t *p) { return half_to_float(load_u16(p)); }
 
-/* exp: kernels 7.2, scalar form, arguments cut to [-80, 80]; selects by value, never by branch. */
+/* `yes` where u lies in (over, up_to], by one unsigned comparison and masks: a select of floats
+ * would let a compiler branch around the operations that made them, and the loop stays scalar. */
+INLINE float select_between(uint32_t u, uint32_t over, uint32_t up_to, float yes, float no) {
+    uint32_t mask = 0u - (uint32_t)(u - over - 1u < up_to - over);
+    return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
+}
+
+/* exp: kernels 7.2, scalar form; below -80 zero, above 80 taken as 80, NaN stays NaN. */
 INLINE float exp_of(float x) {
-    float c = x > 80.0f ? 80.0f : x;
+    float c = select_between(bits_of(x), 0x42a00000u, 0x7f800000u, 80.0f, x);
     float shifted = fmaf(c, 0x1.715476p+0f, 0x1.8p23f);
     float n = shifted - 0x1.8p23f;
     float r = fmaf(-n, 0x1.62e4p-1f, c);
@@ -104,14 +116,14 @@ INLINE float exp_of(float x) {
     p2 = fmaf(p1, r2, p2);
     float p = fmaf(p2, r2, 0x1.ffffecp-1f * r);
     float y = fmaf(p, scale, scale);
-    return x < -80.0f ? 0.0f : y;
+    return select_between(bits_of(x), 0xc2a00000u, 0xff800000u, 0.0f, y);
 }
 
 INLINE float absolute(float x) { return float_of(size_of(x)); }
 
 INLINE float sigmoid_of(float x) {
     float e = exp_of(-absolute(x));
-    float up = x >= 0.0f ? 1.0f : e;
+    float up = select_between(bits_of(x), 0x7fffffffu, 0xffffffffu, e, 1.0f); /* -0: e is 1 */
     return up / (1.0f + e);
 }
 

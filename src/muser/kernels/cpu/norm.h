@@ -21,10 +21,15 @@ INLINE uint32_t norm_run(const float *x, const float *weight, int32_t n, float i
     float sum = sum_of_squares(x, n);
     float r = 1.0f / sqrtf(fmaf(sum, inverse, eps));
     uint32_t top = size_of(sum);
-    if (weight)
-        for (int32_t k = 0; k < n; k++) out[k] = kept((x[k] * r) * weight[k], &top);
-    else
-        for (int32_t k = 0; k < n; k++) out[k] = kept(x[k] * r, &top);
+    for (int32_t k = 0; k < n; k += RUN) {
+        const int32_t m = least(RUN, n - k);
+        float run[RUN];
+        if (weight)
+            for (int32_t i = 0; i < m; i++) run[i] = kept((x[k + i] * r) * weight[k + i], &top);
+        else
+            for (int32_t i = 0; i < m; i++) run[i] = kept(x[k + i] * r, &top);
+        memcpy(out + k, run, (size_t)m * sizeof *run);
+    }
     return top;
 }
 

@@ -252,14 +252,16 @@ INLINE void project_tile(enum format f, int panels, const struct args *a, const 
         const int16_t *q = a->codes + first * PANEL * span + (int64_t)b * block * PANEL;
         for (int j = 0; j < STRIP; j++)
             for (int v = 0; v < panels; v++) acc[j][v] = low[j][v] = _mm256_setzero_si256();
-        for (int32_t p = 0; p < block / 2; p++)
-            for (int v = 0; v < panels; v++) {
-                __m256i x = load_codes(q + (int64_t)v * PANEL * span + 16 * p);
-                for (int j = 0; j < STRIP; j++) {
-                    __m256i y = pair8(s->codes + ((int64_t)j * blocks + b) * block + 2 * p);
-                    acc[j][v] = _mm256_add_epi32(acc[j][v], _mm256_madd_epi16(x, y));
-                }
+        for (int32_t p = 0; p < block / 2; p++) {
+            __m256i x[2];
+            for (int v = 0; v < panels; v++)
+                x[v] = load_codes(q + (int64_t)v * PANEL * span + 16 * p);
+            for (int j = 0; j < STRIP; j++) {
+                __m256i y = pair8(s->codes + ((int64_t)j * blocks + b) * block + 2 * p);
+                for (int v = 0; v < panels; v++)
+                    acc[j][v] = _mm256_add_epi32(acc[j][v], _mm256_madd_epi16(x[v], y));
             }
+        }
         const int16_t *sums = a->sums + first * PANEL * (span / 32) + (int64_t)b * (block / 32) * PANEL;
         if (has_mins(f))
             for (int v = 0; v < panels; v++)
