@@ -33,9 +33,9 @@ class OracleRunner:
     def forward(self, step: Step) -> NDArray[np.float32]:
         def watch(node: str, rows: NDArray[np.float32]) -> None:
             if self._stop.is_set():
-                self._stop.clear()
                 raise Cancelled(f"Stopped before the operator after {node}.", "Start again.")
 
+        self._stop.clear()
         return self._interpreter.forward(
             step.tokens.tolist(),
             step.positions.tolist(),
