@@ -53,7 +53,7 @@ class Penalties:
 class Dry:
     """Lowers each token that would go on with a repetition, by multiplier·base^(length − allowed).
 
-    P. Weidmann, "DRY", 2024 (text-generation-webui #5637). The length is of the longest suffix of
+    P. Weidmann, "DRY", 2024 (text-generation-webui #5677). The length is of the longest suffix of
     the window that stood before that token earlier in it; it never reaches across a breaker.
     """
 
