@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import gguf
@@ -94,6 +95,25 @@ def test_the_gguf_package_reads_what_we_write(tmp_path: Path) -> None:
     assert first.data.tolist() == values[:, :3].tolist()
     assert (second.name, second.tensor_type.name) == ("b", "Q8_0")
     assert np.array_equal(second.data.reshape(-1), blocks.raw.reshape(-1))
+
+
+def test_a_file_near_memorys_size_is_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(os, "posix_fadvise"):
+        pytest.skip("this system cannot drop pages")
+    monkeypatch.setattr(os, "sysconf", lambda _: 8)  # 64 bytes of memory
+    monkeypatch.setattr("muser.formats.gguf_writer.STRETCH", 40)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(os.fstat(file).st_size))
+    layout = lay_out({}, [TensorPlan("a", (30,), BlockType.F32)])
+    with GgufWriter(tmp_path / "f.gguf", layout) as writer:
+        writer.begin(layout.tensors[0])
+        for _ in range(5):
+            writer.write(bytes(range(24)))
+    assert synced == [64 + 48, 64 + 96]  # the head is 64 bytes
+    with GgufFile.open(tmp_path / "f.gguf") as file:
+        assert file.raw("a").tobytes() == bytes(range(24)) * 5
 
 
 def write_first(path: Path, layout: Layout, size: int) -> None:
