@@ -9,7 +9,8 @@ from q4k import different
 from table import F16_ROOF, READ_ROOF, Line
 
 from muser.graph import conformance as page
-from muser.graph.oracle import attention, snap_kv
+from muser.graph.arithmetic import grid_rows, power_of_two, z
+from muser.graph.oracle import _attend_tile, _merge, attention, snap_kv
 
 GROUP, KV = 16, 2
 PREFILL_SHARED = 2 * 65536 + 2 * 32768 + 256 + 64
@@ -38,36 +39,29 @@ class Cache:
         return self.padded * self.heads * self.dim * 4
 
 
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """f(O), then N, M, D of every tile and head; two sets of flags."""
-
-    out: Pointer
-    sums: Pointer
-    done: tuple[Pointer, Pointer]
+Scratch = tuple[Pointer, Pointer]  # f(O), then N, M, f(D) of every tile and head
 
 
 def decode_shared(dim: int) -> int:
-    """struct Decode of attention.cu."""
-    ring, digits = 6 * 16384 * (dim // 64), 32 * (2 * dim + 16) + 2 * 32 * 272
-    return ring + digits + 6 * 512 + 512 + 64 + 48
+    """struct Decode of decode.cu."""
+    return 3 * 16384 * (dim // 64) + 32 * max(2 * dim + 16, 272) + 3 * 512 + 64 + 24
 
 
 def combine_shared(tiles: int) -> int:
-    return (tiles + 8) * (32 * 4 + 16 + 16)
+    return (-(-tiles // 8) * 8 + 8) * (32 * 4 + 16 + 16)
 
 
 class Probe:
-    """The kernels for one head size, and what they leave between them."""
+    """The kernels for one head size. `merged`: so many tiles form a group, a rule tried only."""
 
-    def __init__(self, card: Card, dim: int) -> None:
+    def __init__(self, card: Card, dim: int, merged: int = 1) -> None:
         names = ["attention", "decode"]
         shared = {"store_rows": 0, "decode_tiles": decode_shared(dim), "combine": 200 * 1024}
         if dim == 128:
             names += ["warpgroup", "prefill"]
             shared["prefill"] = PREFILL_SHARED
-        self.card, self.dim = card, dim
-        self.kernels = card.kernels(build(names, HEAD=dim), **shared)
+        self.card, self.dim, self.merged = card, dim, merged
+        self.kernels = card.kernels(build(names, HEAD=dim, MERGE=merged), **shared)
         self.failed = card.zeros(4)
 
     def cache(self, k: Pointer, v: Pointer, steps: Pointer, positions: int, heads: int) -> Cache:
@@ -91,40 +85,32 @@ class Probe:
         k, v = self.card.copy(cache.k, size), self.card.copy(cache.v, size)
         return self.cache(k, v, cache.steps, cache.positions, cache.heads)
 
-    def scratch(self, heads: int, tiles: int) -> Scratch:
-        rows, flags = heads * GROUP * tiles, 4 * heads * tiles
-        out, sums = self.card.empty(rows * self.dim * 4), self.card.empty(rows * 16)
-        return Scratch(out, sums, (self.card.zeros(flags), self.card.zeros(flags)))
+    def places(self, span: tuple[int, int]) -> int:
+        """Tiles, or groups of tiles, that hold visible rows."""
+        tiles = 128 * self.merged
+        return -(-span[1] // tiles) - span[0] // tiles
 
-    def tiles(
-        self,
-        cache: Cache,
-        q: Pointer,
-        scratch: Scratch,
-        span: tuple[int, int],
-        out: Pointer | None = None,
-        turn: int = 0,
-    ) -> None:
-        """The tiles alone; with `out` the chain runs beside them, `turn` 0 and 1 alternating."""
-        none = Pointer(0)
-        flags = (scratch.done[turn], scratch.done[1 - turn]) if out else (none, none)
-        work = (cache.steps, q, scratch.out, scratch.sums, out or none, *flags, self.failed)
-        grid, shared = (self.card.processors // KV, cache.heads), decode_shared(self.dim)
-        arguments = (*cache.maps, *work, *span, cache.padded)
-        kernel = self.kernels["decode_tiles"]
-        self.card.launch(kernel, grid, 544, *arguments, shared=shared, early=True)
+    def scratch(self, heads: int, span: tuple[int, int]) -> Scratch:
+        rows = heads * GROUP * self.places(span)
+        return self.card.empty(rows * self.dim * 4), self.card.empty(rows * 16)
 
-    def combine(self, heads: int, scratch: Scratch, out: Pointer, tiles: int) -> None:
+    def tiles(self, cache: Cache, q: Pointer, scratch: Scratch, span: tuple[int, int]) -> None:
+        grid = (min(self.places(span), self.card.processors), cache.heads)
+        arguments = (*cache.maps, cache.steps, q, *scratch, self.failed, *span, cache.padded)
+        shared, kernel = decode_shared(self.dim), self.kernels["decode_tiles"]
+        self.card.launch(kernel, grid, 256, *arguments, shared=shared, early=True)
+
+    def combine(self, heads: int, scratch: Scratch, span: tuple[int, int], out: Pointer) -> None:
         grid, kernel = (heads * GROUP, self.dim // 32), self.kernels["combine"]
-        arguments = (scratch.out, scratch.sums, out, self.failed, tiles)
-        shared = combine_shared(tiles)
+        arguments = (*scratch, out, self.failed, self.places(span))
+        shared = combine_shared(self.places(span))
         self.card.launch(kernel, grid, 128, *arguments, shared=shared, early=True)
 
     def decode(
         self, cache: Cache, q: Pointer, scratch: Scratch, span: tuple[int, int], out: Pointer
     ) -> None:
         self.tiles(cache, q, scratch, span)
-        self.combine(cache.heads, scratch, out, -(-span[1] // 128) - span[0] // 128)
+        self.combine(cache.heads, scratch, span, out)
 
     def prefill(self, cache: Cache, q: Pointer, out: Pointer, first: int, count: int) -> None:
         arguments = (*cache.maps, cache.steps, q, out, self.failed, first, cache.padded)
@@ -140,6 +126,29 @@ def oracle(q: F32, k: F32, v: F32, visible: list[tuple[int, int]]) -> F32:
     heads, dim = k.shape[1:]
     stored = [snap_kv(x.reshape(len(x), -1), heads) for x in (k, v)]
     return attention(q, *stored, np.array(visible, np.int64), dim**-0.5).reshape(q.shape)
+
+
+def grouped_oracle(q: F32, k: F32, v: F32, span: tuple[int, int], merged: int) -> F32:
+    """The rule that was tried: groups of `merged` tiles from fresh, merged by the same step."""
+    heads, dim = k.shape[1:]
+    keys, values = (snap_kv(x.reshape(len(x), -1), heads) for x in (k, v))
+    qi, eq = grid_rows(q, 20 - int(dim - 1).bit_length(), -60)
+    query = qi.reshape(1, heads, GROUP, dim), eq.reshape(1, heads, GROUP)
+    c, total = np.float32(dim**-0.5 * 1.4426950408889634), None
+    for group in range(span[0] // 128 // merged, -(-span[1] // (128 * merged))):
+        state = None
+        for t in range(group * merged, (group + 1) * merged):
+            rows = np.arange(max(128 * t, span[0]), min(128 * t + 128, span[1]))
+            if len(rows):
+                tile = _attend_tile(
+                    query, keys[rows], values[rows], np.ones((1, len(rows)), bool), c
+                )
+                state = _merge(state, tile, np.ones(1, bool))
+        assert state is not None
+        total = _merge(total, state, np.ones(1, bool))
+    assert total is not None
+    R, X, den, acc = total
+    return z((acc / den[..., None]) * power_of_two(X - R + 8)[..., None]).reshape(q.shape)
 
 
 def inputs(rng, positions: int, dim: int, kind: str) -> tuple[F32, F32]:
@@ -178,41 +187,38 @@ def vector_line(card: Card, vector: page.AttentionVector) -> Line:
     cache = probe.store(vector.keys()[:, None], vector.values()[:, None])
     out = card.empty(q.nbytes)
     span = (vector.first, vector.last)
-    probe.decode(cache, card.put(q), probe.scratch(1, 32), span, out)
+    probe.decode(cache, card.put(q), probe.scratch(1, span), span, out)
     got = page.digest(card.get(out, q.shape, np.float32)[:, :4])
     wrong = int(got != vector.digest) + probe.fault()
     case = f"d {vector.dim}, rows {vector.first}…{vector.last} of {vector.count}"
     return Line("digest", case, 1, wrong)
 
 
-def decode_lines(card: Card, rng, dim: int, positions: int, lo: int, kind: str) -> list[Line]:
-    """Both forms of one case against the oracle, and their times for 'normal'."""
-    probe, (k, v) = Probe(card, dim), inputs(rng, positions, dim, kind)
+def decode_line(
+    card: Card, rng, dim: int, positions: int, lo: int, kind: str, merged: int = 1
+) -> Line:
+    probe, (k, v) = Probe(card, dim, merged), inputs(rng, positions, dim, kind)
     q, span = queries(rng, 1, dim, kind), (lo, positions)
     cache, at, out = probe.store(k, v), card.put(q), card.empty(q.nbytes)
-    scratch = probe.scratch(KV, -(-positions // 128) - lo // 128)
-    want, case = oracle(q, k, v, [span]), f"d {dim}, {positions - lo} of {positions}, {kind}"
+    scratch = probe.scratch(KV, span)
     probe.decode(cache, at, scratch, span, out)
+    want = oracle(q, k, v, [span]) if merged == 1 else grouped_oracle(q, k, v, span, merged)
     wrong = different(card.get(out, q.shape, np.float32), want) + probe.fault()
-    lines = [Line("attention, decode", f"{case}, two kernels", want.size, wrong)]
-    wrong = 0
-    for turn in (0, 1, 0, 1):
-        card.poison(out, q.nbytes)
-        probe.tiles(cache, at, scratch, span, out, turn)
-        wrong += different(card.get(out, q.shape, np.float32), want) + probe.fault()
-    lines.append(Line("attention, decode", f"{case}, one kernel", 4 * want.size, wrong))
+    case = f"d {dim}, {positions - lo} of {positions}, {kind}"
+    case += f", groups of {merged} tiles" if merged > 1 else ""
+    line = Line("attention, decode", case, want.size, wrong)
     if kind == "normal":
-        lines = decode_times(probe, cache, at, scratch, span, out, lines)
+        line = decode_time(probe, cache, at, scratch, span, out, line)
     card.release()
-    return lines
+    return line
 
 
-def decode_times(probe, cache, at, scratch, span, out, lines: list[Line]) -> list[Line]:
+def decode_time(probe, cache, at, scratch, span, out, line: Line) -> Line:
     caches = [cache]
-    while len(caches) * cache.bytes < STREAMED or len(caches) % 2:
+    while len(caches) * cache.bytes < STREAMED:
         caches.append(probe.duplicate(cache))
 
-    def two() -> None:
+    def both() -> None:
         for c in caches:
             probe.decode(c, at, scratch, span, out)
 
@@ -222,22 +228,13 @@ def decode_times(probe, cache, at, scratch, span, out, lines: list[Line]) -> lis
 
     def chain() -> None:
         for _ in caches:
-            probe.combine(KV, scratch, out, -(-span[1] // 128) - span[0] // 128)
+            probe.combine(KV, scratch, span, out)
 
-    def one() -> None:
-        for i, c in enumerate(caches):
-            probe.tiles(c, at, scratch, span, out, i % 2)
-
-    both, part, rest, single = (
-        probe.card.time(work, len(caches)).median for work in (two, tiles, chain, one)
-    )
+    whole, part, rest = (probe.card.time(w, len(caches)).median for w in (both, tiles, chain))
     floor = (span[1] - span[0]) * KV * probe.dim * 4 / READ_ROOF
-    share = f"of read roof ({floor * 1e6:.2f} µs)"
-    parts = f"tiles {part * 1e6:.2f} µs, chain {rest * 1e6:.2f} µs alone"
-    return [
-        replace(lines[0], seconds=both, rate=f"{floor / both:.0%} {share}; {parts}"),
-        replace(lines[1], seconds=single, rate=f"{floor / single:.0%} {share}"),
-    ]
+    rate = f"{floor / whole:.0%} of read roof ({floor * 1e6:.2f} µs); alone: tiles "
+    rate += f"{part * 1e6:.2f} µs ({floor / part:.0%}), chain {rest * 1e6:.2f} µs"
+    return replace(line, seconds=whole, rate=rate)
 
 
 def prefill_line(card: Card, rng, first: int, count: int, kind: str, whole: bool) -> list[Line]:
@@ -254,7 +251,7 @@ def prefill_line(card: Card, rng, first: int, count: int, kind: str, whole: bool
     wrong = different(got[sample], want) + probe.fault()
     lines = [Line("attention, prefill", f"{case}, NumPy", want.size, wrong)]
     if whole:
-        scratch, one = probe.scratch(KV, -(-positions // 128)), card.empty(q.nbytes)
+        scratch, one = probe.scratch(KV, (0, positions)), card.empty(q.nbytes)
         for i in range(count):
             row = i * q[0].nbytes
             span = (0, first + i + 1)
@@ -285,7 +282,13 @@ def run(card: Card, rng: np.random.Generator) -> list[Line]:
             (32768, 0, "normal"),
             (131008, 0, "normal"),
         ):
-            lines += decode_lines(card, rng, dim, positions, lo, kind)
+            lines.append(decode_line(card, rng, dim, positions, lo, kind))
+    for positions, lo, kind in (
+        (2500, 401, "cliff"),
+        (32768, 0, "normal"),
+        (131008, 0, "normal"),
+    ):
+        lines.append(decode_line(card, rng, 128, positions, lo, kind, merged=8))
     for first, count, kind, whole in (
         (0, 512, "wide", True),
         (128, 256, "worst", True),

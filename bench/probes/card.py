@@ -67,7 +67,8 @@ class Card:
             driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
         )
         self.name = call(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
-        self.driver = call(driver.cuDriverGetVersion())
+        version = call(nvrtc.nvrtcVersion())
+        self.software = f"driver API {call(driver.cuDriverGetVersion())}, NVRTC {version}"
 
     def empty(self, size: int) -> Pointer:
         """`size` bytes, all of them 0xff: a word nobody writes stays a NaN."""

@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     chosen = arguments()
     card = Card()
-    print(f"{card.name}, driver API {card.driver}, {card.processors} multiprocessors")
+    print(f"{card.name}, {card.software}, {card.processors} multiprocessors")
     print(f"seed {chosen.seed}")
     lines: list[Line] = []
     failed = 0
