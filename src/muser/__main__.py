@@ -1,0 +1,5 @@
+"""`python -m muser` is `muser`."""
+
+from muser.cli import main
+
+main()
