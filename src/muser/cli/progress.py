@@ -29,6 +29,23 @@ def obtained(model: str | None) -> Path:
 
 
 @contextmanager
+def narrated() -> Iterator[None]:
+    """Say on stderr what the engine logs: that it compiles, that a cache cannot be written."""
+    import logging
+
+    handler = logging.StreamHandler()
+    log = logging.getLogger("muser")
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)
+
+
+@contextmanager
 def watching(what: str) -> "Iterator[Bar | Lines]":
     """A bar on a terminal, lines elsewhere; both are a `Watch`."""
     if not sys.stderr.isatty():

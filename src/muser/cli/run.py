@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from muser.cli.progress import obtained
+from muser.cli.progress import narrated, obtained
 from muser.cli.prompt import asked, given
 from muser.cli.pump import pumped
 from muser.cli.sampling_flags import SamplingFlags
@@ -66,9 +66,11 @@ def run(
 
     import muser
 
-    with muser.load(
-        path, device=flags.device, threads=flags.threads, context=flags.ctx_size
-    ) as engine:
+    with narrated():
+        engine = muser.load(
+            path, device=flags.device, threads=flags.threads, context=flags.ctx_size
+        )
+    with engine:
         stream = _asked(engine, asked() if text is None else text, flags, sampling)
         screen = Screen(as_json=flags.json, verbose=flags.verbose)
         try:

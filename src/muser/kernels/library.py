@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from muser.errors import DeviceError
 from muser.kernels.arguments import SIZES
@@ -49,10 +50,12 @@ def load_library(isa: str, shelf: Shelf, compiler: Compiler | None = None) -> Li
     """
     source, compiler = read_source(), compiler or find_compiler()
 
+    def build(path: Path) -> None:
+        log.info("Compiling the kernels for %s; the next start is fast.", isa)
+        compiler.build(source, isa, path)
+
     def take() -> Shelved:
-        return shelf.take(
-            library_key(source, compiler, isa), lambda path: compiler.build(source, isa, path)
-        )
+        return shelf.take(library_key(source, compiler, isa), build)
 
     shelved = take()
     try:
