@@ -146,6 +146,32 @@ def test_snapping_twice_changes_nothing():
     assert (e2 == e).all()
 
 
+@pytest.mark.parametrize(
+    ("table", "function"),
+    [
+        (conformance.EXP, arithmetic.exp),
+        (conformance.EXP2_FRACTION, arithmetic.exp2_fraction),
+    ],
+    ids=["exp", "exp2_fraction"],
+)
+def test_function_tables(table, function):
+    assert_same_words(function(conformance.column(table, 0)), conformance.column(table, 1))
+
+
+def test_the_exp2_words_see_an_ulp_in_every_coefficient_but_the_first():
+    x = conformance.column(conformance.EXP2_FRACTION, 0)
+    expected = conformance.column(conformance.EXP2_FRACTION, 1)
+    coefficients = [f32(text) for text in arithmetic.EXP2_COEFFICIENTS]
+    for index in range(1, len(coefficients)):
+        for towards in (0, 2):
+            bent = list(coefficients)
+            bent[index] = np.nextafter(bent[index], np.float32(towards))
+            total = np.full_like(x, bent[0])
+            for coefficient in bent[1:]:
+                total = arithmetic.fma(total, x, coefficient)
+            assert (total != expected).any(), (index, towards)
+
+
 def test_exp_is_guarded_and_close():
     x = np.array([-200, -80.5, -80, 0, 1, 80, 88.7, 100, np.float32(3e38)], np.float32)
     y = arithmetic.exp(x)

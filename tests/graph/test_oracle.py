@@ -15,7 +15,7 @@ from tests.graph import exact_reference as exact
 QUANTISED = [BlockType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")]
 
 
-@pytest.mark.parametrize("vector", conformance.ATTENTION, ids=lambda v: f"d{v.dim}-{v.first}")
+@pytest.mark.parametrize("vector", conformance.ATTENTION, ids=lambda v: v.digest)
 def test_attention_digests(vector):
     keys = oracle.snap_kv(vector.keys(), 1)
     values = oracle.snap_kv(vector.values(), 1)
@@ -98,6 +98,19 @@ def test_attention_equals_rational_arithmetic(dim, first, last):
     for head in range(2):
         expected = exact.attention(exact.fractions(q[0, head]), *stored, first, last, dim**-0.5)
         assert exact.fractions(out[0, head * dim : (head + 1) * dim]) == expected
+
+
+def test_attention_over_a_cliff_equals_rational_arithmetic():
+    """Tiles more than 100 binades apart, up and down: shifts are cut and z acts."""
+    vector = conformance.AttentionVector(16, 400, 40, 400, "", cliff=8)
+    keys, values = oracle.snap_kv(vector.keys(), 1), oracle.snap_kv(vector.values(), 1)
+    visible = np.array([[vector.first, vector.last]])
+    out = oracle.attention(vector.query(), keys, values, visible, 0.25)
+    stored = [[exact.fractions(row) for row in plane[:, 0]] for plane in (keys, values)]
+    for head in range(4):
+        query = exact.fractions(vector.query()[0, head])
+        expected = exact.attention(query, *stored, vector.first, vector.last, 0.25)
+        assert exact.fractions(out[0, head * 16 : head * 16 + 16]) == expected
 
 
 def test_attention_of_a_batch_equals_each_row_alone():

@@ -49,7 +49,7 @@ def run_checks(library: Library) -> Iterator[tuple[str, int]]:
     for norm in conformance.NORMS:
         yield f"norm of {norm.count}", int(_norm(library, norm) != norm.digest)
     for vector in conformance.ATTENTION:
-        name = f"attention of {vector.dim}, {vector.first} to {vector.last} of {vector.count}"
+        name = f"attention {vector.digest} of heads of {vector.dim}"
         yield name, int(_attention(library, vector) != vector.digest)
 
 
@@ -89,13 +89,19 @@ def _primitives(library: Library) -> Iterator[tuple[str, int]]:
     yield "from_half", _differs(library, "from_half", widened, every)
     divide = [column(conformance.DIVIDE, i) for i in range(3)]
     yield "divide", _differs(library, "divide", divide[2], *divide[:2])
-    root = [column(conformance.INVERSE_ROOT, i) for i in range(2)]
-    yield "inverse_root", _differs(library, "inverse_root", root[1], root[0])
+    for name, table in _FUNCTIONS.items():
+        yield name, _differs(library, name, column(table, 1), column(table, 0))
 
 
 _INTEGERS: Mapping[str, tuple[tuple[int, str], ...]] = {
     "int32": conformance.INT32_TO_F32,
     "int64": conformance.INT64_TO_F32,
+}
+
+_FUNCTIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "inverse_root": conformance.INVERSE_ROOT,
+    "exp": conformance.EXP,
+    "exp2_fraction": conformance.EXP2_FRACTION,
 }
 
 

@@ -149,17 +149,21 @@ def gelu(x: F32) -> F32:
     return (np.float32(0.5) * x) * (np.float32(1) + tanh(f32("0x1.988454p-1") * inner))
 
 
+EXP2_COEFFICIENTS = (
+    "0x1.cacdf6p-13",
+    "0x1.44bd44p-10",
+    "0x1.3d5826p-7",
+    "0x1.c67ee4p-5",
+    "0x1.ebfdf8p-3",
+    "0x1.62e428p-1",
+    "0x1p+0",
+)
+
+
 def exp2_fraction(f: F32) -> F32:
     """E(f) of the attention rule: 2^f for 0 ≤ f < 1, degree 6, Horner by fma; E(1) = 2."""
-    total = np.full_like(f, f32("0x1.cacdf6p-13"))
-    for coefficient in (
-        "0x1.44bd44p-10",
-        "0x1.3d5826p-7",
-        "0x1.c67ee4p-5",
-        "0x1.ebfdf8p-3",
-        "0x1.62e428p-1",
-        "0x1p+0",
-    ):
+    total = np.full_like(f, f32(EXP2_COEFFICIENTS[0]))
+    for coefficient in EXP2_COEFFICIENTS[1:]:
         total = fma(total, f, f32(coefficient))
     return total
 

@@ -42,6 +42,16 @@ DIVIDE = (
 INVERSE_ROOT = (("0x1.8p-17", "0x1.279a74p8"), ("0x1.fffffcp1", "0x1.000002p-1"))
 GRID = (("0x1.fff8p0", 2047), ("0x1p-11", 0), ("-0x1.8p-10", -2), ("0x1.004p-10", 1))
 GRID_STEP = -10
+# One ulp in any coefficient of E but the first, or a Horner step without fma, changes one of these.
+EXP2_FRACTION = (("0x1.eea968p-1", "0x1.f41f3ap+0"), ("0x1.6cep-1", "0x1.a388e6p+0"))
+EXP = (
+    ("-0x1.44p6", "0x0p0"),
+    ("-0x1.4p6", "0x1.7fd978p-116"),
+    ("-0x1.8cp1", "0x1.735b58p-5"),
+    ("0x1.f3p-4", "0x1.212abp+0"),
+    ("0x1.6p3", "0x1.d3c448p+15"),
+    ("0x1.9p6", "0x1.55779ep+115"),
+)
 
 
 def fill(count: int, multiplier: int, modulus: int, offset: int, shift: int) -> F32:
@@ -52,20 +62,27 @@ def fill(count: int, multiplier: int, modulus: int, offset: int, shift: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class AttentionVector:
-    """Four query heads over one KV head of `count` rows, `first` to `last` − 1 visible."""
+    """Four query heads over one KV head of `count` rows, `first` to `last` − 1 visible.
+
+    Keys of odd tiles are times 2^cliff: tiles then differ by more than 100 binades, which is where
+    the shifts of the merge are cut and z acts.
+    """
 
     dim: int
     count: int
     first: int
     last: int
     digest: str
+    cliff: int = 0
 
     def query(self) -> F32:
         return fill(4 * self.dim, 101, 977, 488, 7).reshape(1, 4, self.dim)
 
     def keys(self) -> F32:
         """Before the snap of a stored row: `[count, dim]`."""
-        return fill(self.count * self.dim, 37, 1009, 503, 8).reshape(self.count, self.dim)
+        rows = fill(self.count * self.dim, 37, 1009, 503, 8).reshape(self.count, self.dim)
+        odd = np.arange(self.count)[:, None] // 128 % 2 == 1
+        return np.where(odd, rows * np.float32(2.0**self.cliff), rows).astype(np.float32)
 
     def values(self) -> F32:
         rows = fill(self.count * self.dim, 19, 257, 128, 6).reshape(self.count, self.dim)
@@ -79,6 +96,7 @@ ATTENTION = (
     AttentionVector(128, 2500, 401, 2449, "43b0d14f7b702041"),
     AttentionVector(64, 300, 0, 300, "ba38e75deaa011eb"),
     AttentionVector(256, 300, 5, 300, "03f866c0722a1f8b"),
+    AttentionVector(128, 600, 40, 600, "a97e3706aa26d7f6", cliff=5),
 )
 
 

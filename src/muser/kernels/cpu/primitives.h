@@ -40,6 +40,10 @@ EXPORT void muser_check_exp(int64_t n, const float *a, float *out) {
     for (int64_t i = 0; i < n; i++) out[i] = exp_of(a[i]);
 }
 
+EXPORT void muser_check_exp2_fraction(int64_t n, const float *a, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = exp2_of(a[i]);
+}
+
 EXPORT int32_t muser_check_grid(int64_t n, const float *x, int32_t p, int32_t lo, int16_t *codes) {
     int32_t e = grid_step(top_of(x, (int32_t)n), p, lo);
     grid_codes(x, (int32_t)n, p, e, codes);
