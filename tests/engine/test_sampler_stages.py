@@ -171,6 +171,14 @@ def test_top_n_sigma_at_exactly_its_bound() -> None:
     assert keeps(stages.TopNSigma(1.0), [5.0]) == [0]
 
 
+def test_a_temperature_that_makes_logits_equal_puts_the_lower_id_first() -> None:
+    low = np.float32(1.99)
+    high = np.nextafter(low, np.float32(2))
+    divided = stages.Temperature(1.9)(candidates([low, high]).sort(), ())
+    assert divided.logits[0] == divided.logits[1]
+    assert divided.ids.tolist() == [0, 1]
+
+
 def test_xtc_keeps_the_last_likely_token() -> None:
     def always(threshold: float, min_keep: int) -> stages.Xtc:
         return stages.Xtc(1.0, threshold, min_keep, Mt19937(1))
