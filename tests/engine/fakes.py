@@ -25,10 +25,9 @@ class ByteTokenizer:
 class FakeRunner:
     """Logits of a row depend on every token before it; or `script` says what comes next."""
 
-    labels = {"F32": ("fake",)}
-    libraries = {"fake": "00"}
-
     def __init__(self, context=64, chunk=16, script=None):
+        self.labels = {"F32": ("fake",)}
+        self.libraries = {"fake": "00"}
         self.limits = Limits(context=context, slots=1, chunk=chunk)
         self.steps = []
         self.closed = False
