@@ -4,7 +4,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,24 +39,34 @@ def barriers(moves: Iterable[Move]) -> list[bool]:
     since the last barrier, unless both go row by row: then each worker meets only its own rows.
     """
     waits: list[bool] = []
-    open_moves: list[Move] = []
+    since: dict[str | None, _Touched] = {}
     for move in moves:
-        wait = any(_conflict(earlier, move) for earlier in open_moves)
+        alike = {move.by_row} - {None}
+        wait = any(seen.meets(move) for kind, seen in since.items() if kind not in alike)
         if wait:
-            open_moves = []
-        open_moves.append(move)
+            since = {}
+        since.setdefault(move.by_row, _Touched()).add(move)
         waits.append(wait)
     return waits
 
 
-def _conflict(earlier: Move, later: Move) -> bool:
-    shared = (
-        (earlier.writes & later.reads)
-        or (earlier.reads & later.writes)
-        or (earlier.writes & later.writes)
-    )
-    alike = earlier.by_row is not None and earlier.by_row == later.by_row
-    return bool(shared) and not alike
+@dataclass(slots=True)
+class _Touched:
+    """What the entries of one kind have read and written since the last barrier."""
+
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+    def meets(self, move: Move) -> bool:
+        return not (
+            self.writes.isdisjoint(move.reads)
+            and self.reads.isdisjoint(move.writes)
+            and self.writes.isdisjoint(move.writes)
+        )
+
+    def add(self, move: Move) -> None:
+        self.reads |= move.reads
+        self.writes |= move.writes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,213 @@
+"""Tapes: barriers where data meet, cancelling, faults, forks, and operators without a pipeline."""
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from muser.devices import Limits
+from muser.devices.tape import Move, barriers
+from muser.errors import ArithmeticFault, Cancelled, DeviceError, LimitError
+from muser.formats import BlockType
+from muser.graph import Add, Project, RmsNorm, Scale, Softcap
+from muser.kernels import Args
+from tests.kernels.bench import Bench, Tensors, random_blocks, random_rows, step_of
+
+WIDTH = 4096
+
+
+def chain(library, threads, length, width=WIDTH, factor=1.0):
+    ops = [Scale("a", "a", factor, f"scale-{i}") for i in range(length)]
+    return Bench(library, threads, ops, {"a": width})
+
+
+def move(reads, writes, by_row):
+    return Move("k", Args(), "node", frozenset(reads), frozenset(writes), by_row)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "waits"),
+    [
+        (("x", "a", None), ("y", "b", None), False),
+        (("x", "a", None), ("a", "b", None), True),
+        (("a", "b", None), ("x", "a", None), True),
+        (("x", "a", None), ("y", "a", None), True),
+        (("x", "a", "n"), ("a", "b", "n"), False),
+        (("x", "a", "n"), ("a", "b", "m"), True),
+        (("x", "a", "n"), ("a", "b", None), True),
+    ],
+)
+def test_barriers_stand_where_data_meet(first, second, waits):
+    assert barriers([move(*first), move(*second)]) == [False, waits]
+
+
+def test_a_barrier_covers_all_entries_before_it():
+    moves = [move("x", "a", None), move("y", "b", None), move("a", "c", None), move("b", "d", None)]
+    assert barriers(moves) == [False, False, True, False]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_cancel_stops_before_the_end(library, threads):
+    bench = chain(library, threads, 20000)
+    x = np.ones((64, WIDTH), np.float32)
+    bench.runner.rows["a"][:] = x
+    timer = threading.Timer(0.05, bench.runner.cancel)
+    timer.start()
+    with pytest.raises(Cancelled):
+        bench.runner.play(step_of(64))
+    timer.join()
+    bench.close()
+
+
+def test_plays_again_after_a_cancel(library):
+    bench = chain(library, 2, 3, width=64)
+    bench.runner.cancel()
+    x = random_rows(np.random.default_rng(1), 4, 64)
+    assert np.array_equal(bench.play({"a": x}, "a"), x)
+    bench.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_fault_names_the_first_node_and_row(library, threads):
+    """Rows 11 and 40 leave the finite numbers at entry 2, row 5 only later."""
+    bench = chain(library, threads, 4, width=128, factor=2.0**40)
+    x = np.ones((48, 128), np.float32)
+    x[[11, 40], 77] = 2.0**30
+    x[5] = 2.0**-2
+    for _ in range(20):
+        with pytest.raises(ArithmeticFault, match=r"Row 11 of scale-2 .*scale\[isa="):
+            bench.play({"a": x}, "a")
+    x[[11, 40]] = 0
+    x[5] = x[0] = 2.0**-40
+    x[:] = np.minimum(x, np.float32(2.0**-40))
+    bench.play({"a": x}, "a")
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("ops", "value"),
+    [
+        ([Add("a", "a", "b", "node")], 3e38),
+        ([RmsNorm("a", "b", None, 1e-5, "node")], 1e25),
+        ([Scale("a", "b", 1e10, "x"), Softcap("b", "b", 30.0, "node")], 1e35),
+    ],
+)
+def test_infinity_that_would_vanish_is_a_fault(library, ops, value):
+    """A sum of squares that is divided away, a scaled logit that the cap would hide."""
+    bench = Bench(library, 1, ops, {"a": 32, "b": 32})
+    x = np.ones((3, 32), np.float32)
+    x[1] = value
+    with pytest.raises(ArithmeticFault, match="Row 1 of node"):
+        bench.play({"a": x}, "b")
+    bench.close()
+
+
+@pytest.mark.parametrize("kind", [BlockType.Q4_1, BlockType.Q4_K, BlockType.F16])
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_projection_overflow_is_a_fault(libraries, kind, rows):
+    for library in libraries.values():
+        rng, tensors = np.random.default_rng(2), Tensors()
+        tensors.put("w", kind, random_blocks(rng, kind, 9, 256), 256)
+        bench = Bench(
+            library, 2, [Project("x", ("y",), ("w",), ("y",))], {"x": 256, "y": 9}, tensors
+        )
+        x = random_rows(rng, rows, 256)
+        x[-1] = 3e38
+        with pytest.raises(ArithmeticFault, match=f"Row {rows - 1} of y"):
+            bench.play({"x": x}, "y")
+        bench.close()
+
+
+def test_forked_child_is_refused(library):
+    bench = chain(library, 2, 3, width=64)
+    child = os.fork()
+    if child == 0:
+        try:
+            bench.runner.play(step_of(1))
+        except DeviceError as error:
+            bench.close()
+            os._exit(7 if "forked" in error.sentence else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    bench.runner.play(step_of(1))
+    bench.close()
+
+
+def test_two_callers_at_once_are_refused(library):
+    bench = chain(library, 1, 4000)
+    failures, running = [], threading.Event()
+
+    def run():
+        running.set()
+        try:
+            bench.runner.play(step_of(64))
+        except Cancelled:
+            failures.append("cancelled")
+
+    other = threading.Thread(target=run)
+    other.start()
+    running.wait()
+    time.sleep(0.05)
+    with pytest.raises(DeviceError, match="already computing"):
+        bench.runner.play(step_of(1))
+    bench.runner.cancel()
+    other.join()
+    assert failures == ["cancelled"]
+    bench.close()
+
+
+def test_closed_runner_is_refused(library):
+    bench = chain(library, 2, 1, width=64)
+    bench.close()
+    bench.close()
+    with pytest.raises(DeviceError, match="closed"):
+        bench.runner.play(step_of(1))
+
+
+@dataclass(frozen=True)
+class Mystery:
+    node: str = "mystery"
+
+
+def test_operator_without_a_pipeline_is_refused(library):
+    with pytest.raises(DeviceError, match="no pipeline for Mystery"):
+        Bench(library, 1, [Mystery()], {"a": 4})
+
+
+def test_many_short_plays_with_more_threads_than_cores(library):
+    """Rounds and barriers under contention: sleeping, waking, and the results in between."""
+    bench = chain(library, 5, 6, width=256, factor=-1.0)
+    x = random_rows(np.random.default_rng(3), 64, 256)
+    for count in [1, 64, 3, 17] * 25:
+        assert np.array_equal(bench.play({"a": x[:count]}, "a"), x[:count])
+        if count == 17:
+            time.sleep(0.002)
+    bench.close()
+
+
+def test_limits_of_a_step(library):
+    bench = Bench(
+        library,
+        1,
+        [Scale("a", "a", 1.0, "s")],
+        {"a": 4},
+        limits=Limits(context=8, slots=2, chunk=4),
+    )
+    play = bench.runner.play
+    with pytest.raises(LimitError, match="5 rows"):
+        play(step_of(5))
+    with pytest.raises(LimitError, match="positions"):
+        play(step_of(1, positions=[8]))
+    with pytest.raises(LimitError, match="slots"):
+        play(step_of(1, slots=[2]))
+    with pytest.raises(LimitError, match="tokens"):
+        play(step_of(1, tokens=[-1]))
+    with pytest.raises(LimitError, match="ascend"):
+        play(step_of(3, outputs=[1, 0]))
+    with pytest.raises(LimitError, match="2 slots for 3 rows"):
+        play(step_of(3, slots=[0, 0]))
+    play(step_of(4, positions=[4, 5, 6, 7]))
+    bench.close()

@@ -1,0 +1,138 @@
+"""From texts to a checked library: keys, the registry, forced instruction sets, no compiler."""
+
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+
+from muser.errors import DeviceError
+from muser.kernels import (
+    REGISTRY,
+    Compiler,
+    Shelf,
+    Source,
+    choose_library,
+    compiler,
+    find_compiler,
+    library,
+    load_library,
+    pipeline,
+    read_source,
+)
+from muser.kernels.library import library_key
+
+
+def test_registry_is_the_library(libraries):
+    """Every listed symbol has an address, in every library."""
+    symbols = {entry.symbol for entry in REGISTRY.values()}
+    for loaded in libraries.values():
+        assert set(loaded.addresses) == symbols
+        assert all(loaded.addresses.values())
+
+
+def test_unknown_kernel_is_refused():
+    with pytest.raises(DeviceError, match="no kernel 'project_q3_k'"):
+        pipeline("project_q3_k", "1")
+    with pytest.raises(DeviceError, match="row bucket '8'"):
+        pipeline("project_q4_0", "8")
+
+
+def test_library_that_lacks_a_listed_kernel_is_refused(tmp_path, monkeypatch):
+    source = read_source()
+    texts = dict(source.texts)
+    texts["library.c"] = texts["library.c"].replace(b"PIPELINE(argmax,", b"PIPELINE(renamed,")
+    monkeypatch.setattr(library, "read_source", lambda: Source(texts))
+    fast = Quick.of(find_compiler())
+    with pytest.raises(DeviceError, match="lacks muser_argmax"):
+        load_library("c", Shelf(tmp_path), fast)
+
+
+class Quick(Compiler):
+    """Without optimisation: these libraries are looked at, not run."""
+
+    @classmethod
+    def of(cls, found):
+        return cls(found.command, found.identity)
+
+    def flags(self, isa):
+        return tuple("-O0" if flag == "-O3" else flag for flag in super().flags(isa))
+
+
+def test_key_changes_with_all_that_decides_the_bytes():
+    source, found = read_source(), find_compiler()
+    edited = Source({**source.texts, "exact.h": source.texts["exact.h"] + b"\n"})
+    keys = [
+        library_key(source, found, "c"),
+        library_key(source, found, "avx2"),
+        library_key(edited, found, "c"),
+        library_key(source, replace(found, identity="another version"), "c"),
+        library_key(source, Quick.of(found), "c"),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == library_key(read_source(), find_compiler(), "c")
+
+
+def test_muser_isa_forces_a_set(shelf):
+    assert choose_library(shelf, environment={"MUSER_ISA": "c"}).isa == "c"
+    assert choose_library(shelf, "c", environment={"MUSER_ISA": "avx2"}).isa == "c"
+
+
+def test_best_set_without_force(shelf, libraries):
+    assert choose_library(shelf, environment={}).isa == list(libraries)[-1]
+
+
+def test_unknown_set_is_refused(shelf):
+    with pytest.raises(DeviceError, match="'sse9' is not an instruction set"):
+        choose_library(shelf, environment={"MUSER_ISA": "sse9"})
+
+
+def test_set_that_the_machine_lacks_is_refused(shelf, monkeypatch):
+    monkeypatch.setattr(library, "supported_isas", lambda plain: ("c",))
+    with pytest.raises(DeviceError, match="cannot run the avx2 kernels"):
+        choose_library(shelf, "avx2")
+
+
+def test_no_compiler_says_so(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
+    with pytest.raises(DeviceError, match="No C compiler is here"):
+        find_compiler({})
+
+
+def test_ziglang_is_the_last_resort(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler, "find_spec", lambda name: object())
+    monkeypatch.setattr(compiler, "_ask", lambda command, question: "zig")
+    assert find_compiler({}).command == (sys.executable, "-m", "ziglang", "cc")
+
+
+def test_muser_cc_that_cannot_run_is_refused():
+    with pytest.raises(DeviceError, match="'/nowhere/cc' cannot be run"):
+        find_compiler({"MUSER_CC": "/nowhere/cc"})
+
+
+def test_complaint_of_the_compiler_is_passed_on(tmp_path):
+    broken = Source({"library.c": b"int f(void) { return missing; }\n"})
+    with pytest.raises(DeviceError, match="missing"):
+        find_compiler().build(broken, "c", tmp_path / "out.so")
+
+
+def test_exact_contract_in_the_flags():
+    for isa in ("c", "avx2"):
+        flags = find_compiler().flags(isa)
+        assert {"-std=c11", "-ffp-contract=off", "-fno-fast-math"} <= set(flags)
+    assert {"-mavx2", "-mfma", "-mf16c"} <= set(find_compiler().flags("avx2"))
+
+
+def test_avx2_without_fma_does_not_compile(tmp_path, libraries):
+    if "avx2" not in libraries:
+        pytest.skip("this machine has no avx2")
+
+    class WithoutFma(Compiler):
+        def flags(self, isa):
+            return tuple(flag for flag in super().flags(isa) if flag != "-mfma")
+
+    found = find_compiler()
+    with pytest.raises(DeviceError, match="AVX2 without FMA is refused"):
+        WithoutFma(found.command, found.identity).build(read_source(), "avx2", tmp_path / "x.so")
