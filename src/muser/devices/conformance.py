@@ -89,8 +89,8 @@ def _primitives(library: Library) -> Iterator[tuple[str, int]]:
     yield "from_half", _differs(library, "from_half", widened, every)
     divide = [column(conformance.DIVIDE, i) for i in range(3)]
     yield "divide", _differs(library, "divide", divide[2], *divide[:2])
-    for name, table in _FUNCTIONS.items():
-        yield name, _differs(library, name, column(table, 1), column(table, 0))
+    for name, words_of in _FUNCTIONS.items():
+        yield name, _differs(library, name, column(words_of, 1), column(words_of, 0))
 
 
 _INTEGERS: Mapping[str, tuple[tuple[int, str], ...]] = {
