@@ -43,7 +43,7 @@ class Compiler:
     def flags(self, isa: str) -> tuple[str, ...]:
         """All flags that decide the bytes of a library."""
         # zig compiles for the very machine it runs on unless told otherwise.
-        baseline = ("-mcpu=baseline",) if "ziglang" in self.command and isa == "c" else ()
+        baseline = ("-mcpu=baseline",) if "ziglang" in self.command else ()
         return FLAGS + baseline + ISA_FLAGS[isa]
 
     def build(self, source: Source, isa: str, target: Path) -> None:
