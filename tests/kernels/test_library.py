@@ -67,6 +67,7 @@ def test_key_changes_with_all_that_decides_the_bytes():
         library_key(source, found, "avx2"),
         library_key(edited, found, "c"),
         library_key(source, replace(found, identity="another version"), "c"),
+        library_key(source, replace(found, command=(*found.command, "-g")), "c"),
         library_key(source, Quick.of(found), "c"),
     ]
     assert len(set(keys)) == len(keys)

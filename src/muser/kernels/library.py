@@ -39,7 +39,9 @@ class Library:
 
 def library_key(source: Source, compiler: Compiler, isa: str) -> str:
     """A hash over everything that decides a library's bytes."""
-    parts = (source.digest, isa, target_machine(), compiler.identity, *compiler.flags(isa))
+    # Of the command only its arguments: where a compiler lies does not decide what it makes.
+    how = (compiler.identity, *compiler.command[1:], *compiler.flags(isa))
+    parts = (source.digest, isa, target_machine(), *how)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
