@@ -23,7 +23,11 @@ def test_every_library_passes_every_vector(libraries):
         ("RNE", (("0x1.ce9d3cp0", 76),), "rne"),
         ("GRID_STEP", -9, "kv_append"),
         ("NORMS", (conformance.NormVector(128, "0" * 16),), "norm of 128"),
-        ("ATTENTION", (conformance.AttentionVector(64, 300, 0, 300, "0" * 16),), "attention 0000000000000000"),
+        (
+            "ATTENTION",
+            (conformance.AttentionVector(64, 300, 0, 300, "0" * 16),),
+            "attention 0000000000000000",
+        ),
     ],
 )
 def test_one_different_word_refuses_the_device(
