@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from muser.errors import FormatError, ModelError, UsageError
-from muser.formats import READABLE, BlockType, dequantise, quantise, unpack
+from muser.formats import FLOATS, READABLE, BlockType, dequantise, quantise, unpack
 
-FLOATS = (BlockType.F32, BlockType.F16, BlockType.BF16)
 QUANTISED = sorted(READABLE.difference(FLOATS), key=lambda kind: kind.id)
 WITH_PEER_QUANTISER = (BlockType.Q8_0, BlockType.Q4_0, BlockType.Q4_1)
 HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}

@@ -1,4 +1,4 @@
-"""The arithmetic once more with rational numbers: slow, scalar, and independent of NumPy's floats."""
+"""The arithmetic once more with rational numbers: slow, scalar, independent of NumPy's floats."""
 
 from fractions import Fraction
 

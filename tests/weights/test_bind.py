@@ -86,7 +86,7 @@ def infinite(tensors):
     ids=["missing", "surplus", "shape", "infinite"],
 )
 def test_refusals(tmp_path, change, word):
-    with pytest.raises(ModelError, match=".") as caught:
+    with pytest.raises(ModelError, match=r".") as caught:
         bind(write(tmp_path / "bad.gguf", LLAMA, change))
     assert word in caught.value.sentence
 

@@ -1,6 +1,6 @@
 """File formats: GGUF containers and the tensor blocks inside them."""
 
-from muser.formats.block_type import READABLE, BlockType
+from muser.formats.block_type import FLOATS, READABLE, BlockType
 from muser.formats.blocks import dequantise, quantise, unpack
 from muser.formats.gguf_header import TensorInfo
 from muser.formats.gguf_reader import GgufFile
@@ -24,6 +24,7 @@ from muser.formats.gguf_writer import (
 from muser.formats.unpacked import Unpacked
 
 __all__ = [
+    "FLOATS",
     "READABLE",
     "BlockType",
     "GgufFile",

@@ -77,11 +77,12 @@ class BlockType(Enum):
         return n // self.elements * self.bytes
 
 
+FLOATS = (BlockType.F32, BlockType.F16, BlockType.BF16)
+"""The types without blocks: an element is a value."""
+
 READABLE = frozenset(
     {
-        BlockType.F32,
-        BlockType.F16,
-        BlockType.BF16,
+        *FLOATS,
         BlockType.Q8_0,
         BlockType.Q4_0,
         BlockType.Q4_1,
@@ -90,4 +91,4 @@ READABLE = frozenset(
         BlockType.Q6_K,
     }
 )
-"""The types whose blocks this package unpacks and dequantises."""
+"""The types that this package dequantises: `FLOATS`, and those whose blocks it unpacks."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from muser.errors import FormatError, ModelError, UsageError
 from muser.formats import blocks_32, blocks_k
-from muser.formats.block_type import BlockType
+from muser.formats.block_type import FLOATS, BlockType
 from muser.formats.unpacked import Unpacked
 
 _UNPACK: Mapping[BlockType, Callable[[NDArray[np.uint8]], Unpacked]] = {
@@ -45,7 +45,7 @@ def dequantise(kind: BlockType, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """The values of rows `uint8[..., row_bytes]` as `f32[rows, n]`. Raises as `unpack` does."""
     if kind in _UNPACK:
         return unpack(kind, raw).values()
-    if kind not in (BlockType.F32, BlockType.F16, BlockType.BF16):
+    if kind not in FLOATS:
         raise _unsupported(kind)
     units = _as_units(kind, raw).reshape(-1, raw.shape[-1])
     if kind is BlockType.F32:
@@ -63,7 +63,7 @@ def quantise(kind: BlockType, values: NDArray[np.float32]) -> NDArray[np.uint8]:
     """
     rows, n = values.shape
     out = kind.row_bytes(n)
-    if kind in (BlockType.F32, BlockType.F16, BlockType.BF16):
+    if kind in FLOATS:
         return _narrow(kind, values).reshape(rows, out)
     codec = _QUANTISE.get(kind)
     if codec is None:

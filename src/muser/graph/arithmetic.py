@@ -17,6 +17,12 @@ MAGIC = np.float32(float.fromhex("0x1.8p23"))
 SMALLEST = np.float32(2.0**-40)
 LANES = 256
 
+# Grids G(x, p, lo) as (p, lo); with float weights GRID_BLOCK elements of a row share a step.
+WEIGHT_GRID = (11, -60)
+ROW_GRID = (13, -60)
+KV_GRID = (11, -24)
+GRID_BLOCK = 128
+
 
 def f32(text: str) -> np.float32:
     """A constant written as a hexadecimal float, so that its bits are on the page."""
@@ -90,7 +96,7 @@ def grid_rows(x: F32, precision: int, lowest: int) -> tuple[I64, I64]:
     x = np.asarray(x, np.float32)
     largest = np.abs(x).max(axis=-1)
     step = np.where(largest == 0, lowest, np.maximum(exponent(largest) + 1 - precision, lowest))
-    scaled = np.ldexp(x.astype(np.float64), -step[..., None].astype(np.int32))
+    scaled = x * power_of_two(-step)[..., None]  # exact, or so small that it rounds to 0
     bound = (1 << precision) - 1
     return np.clip(np.rint(scaled), -bound, bound).astype(np.int64), step
 
@@ -110,7 +116,7 @@ def lane_sum_of_squares(x: F32) -> F32:
 
 
 def exp(x: F32) -> F32:
-    """e^x; below −80 zero, above 80 taken as 80. Constants: spec of the strict kernels, 7.2."""
+    """e^x; below −80 zero, above 80 taken as 80. Formula: `docs/arithmetic.md` 5."""
     x = np.asarray(x, np.float32)
     clamped = np.minimum(np.maximum(x, np.float32(-80)), np.float32(80))
     shifted = fma(clamped, f32("0x1.715476p+0"), MAGIC)

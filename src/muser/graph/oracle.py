@@ -9,11 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.errors import ArithmeticFault
-from muser.formats import BlockType, Unpacked, dequantise, unpack
+from muser.formats import FLOATS, BlockType, Unpacked, dequantise, unpack
 from muser.graph.arithmetic import (
     F32,
     F64,
+    GRID_BLOCK,
     I64,
+    KV_GRID,
+    ROW_GRID,
+    WEIGHT_GRID,
     exp2_fraction,
     fma,
     gelu,
@@ -32,9 +36,6 @@ from muser.graph.arithmetic import (
 from muser.graph.ops import Activation, Pairing
 
 TILE = 128
-GRID_BLOCK = 128
-KV_PRECISION, KV_LOWEST = 11, -24
-FLOAT_TYPES = (BlockType.F32, BlockType.F16, BlockType.BF16)
 
 
 def check(x: F32, what: str) -> F32:
@@ -75,7 +76,7 @@ def head_norm(x: F32, weight: F32 | None, heads: int, eps: float) -> F32:
 
 def project(x: F32, block_type: BlockType, raw: NDArray[np.uint8]) -> F32:
     """x `[rows, in]` times the weight rows `raw` uint8 `[out, row bytes]`; `[rows, out]`."""
-    if block_type in FLOAT_TYPES:
+    if block_type in FLOATS:
         return project_grid(x, *weight_grid(block_type, raw))
     return project_blocks(x, unpack(block_type, raw))
 
@@ -116,12 +117,12 @@ def project_blocks(x: F32, weight: Unpacked) -> F32:
 
 def weight_grid(block_type: BlockType, raw: NDArray[np.uint8]) -> tuple[I64, I64]:
     """Float weights on their grid: codes `[out, blocks, 128]` (zero padded) and exponents."""
-    return grid_rows(_in_grid_blocks(z(dequantise(block_type, raw))), 11, -60)
+    return grid_rows(_in_grid_blocks(z(dequantise(block_type, raw))), *WEIGHT_GRID)
 
 
 def project_grid(x: F32, codes: I64, exponents: I64) -> F32:
     """Float weights: both sides on a grid per 128, one fma a block."""
-    n, e = grid_rows(_in_grid_blocks(x), 13, -60)
+    n, e = grid_rows(_in_grid_blocks(x), *ROW_GRID)
     dots = to_f32(block_products(n, codes))
     total = np.zeros((x.shape[0], codes.shape[0]), np.float32)
     for b in range(codes.shape[1]):
@@ -156,7 +157,7 @@ def rope(x: F32, table: F32, heads: int, pairing: Pairing) -> F32:
 
 def snap_kv(x: F32, kv_heads: int) -> NDArray[np.float16]:
     """K or V rows as stored: per row and head n·2^e, an exact f16; `[rows, kv heads, dim]`."""
-    n, e = grid_rows(x.reshape(x.shape[0], kv_heads, -1), KV_PRECISION, KV_LOWEST)
+    n, e = grid_rows(x.reshape(x.shape[0], kv_heads, -1), *KV_GRID)
     value = np.ldexp(n.astype(np.float64), e[..., None].astype(np.int32))
     if bool(np.any(np.abs(value) > 65504)):
         check(np.full((1, 1), np.inf, np.float32), "a stored K or V value")
@@ -206,8 +207,8 @@ def _attend_tile(
 ) -> _State:
     """N, M, f(D) and z(f(O)) of one tile: `[rows, kv, group]` and `[rows, kv, group, d]`."""
     qi, eq = query
-    ki, ek = grid_rows(keys.astype(np.float32), KV_PRECISION, KV_LOWEST)
-    vi, ev = grid_rows(values.astype(np.float32), KV_PRECISION, KV_LOWEST)
+    ki, ek = grid_rows(keys.astype(np.float32), *KV_GRID)
+    vi, ev = grid_rows(values.astype(np.float32), *KV_GRID)
     dots = np.einsum("rkgd,nkd->rkgn", qi.astype(np.float64), ki.astype(np.float64))
     step = power_of_two(eq[..., None] + ek.T[None, :, None, :])
     y = to_f32(dots) * (c * step)

@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.errors import ModelError
-from muser.formats import READABLE, BlockType, GgufFile, dequantise
+from muser.formats import FLOATS, READABLE, BlockType, GgufFile, dequantise
 from muser.graph import Graph
-from muser.graph.arithmetic import exponent, z
+from muser.graph.arithmetic import GRID_BLOCK, z
+from muser.graph.oracle import weight_grid
 
-FLOAT_TYPES = (BlockType.F32, BlockType.F16, BlockType.BF16)
-GRID_BLOCK = 128
-GRID_PRECISION, GRID_LOWEST = 11, -60
-GRID_CHUNK = 1 << 20  # elements snapped at once: a few MB of scratch
+GRID_CHUNK = 1 << 18  # elements snapped at once: a few MB of scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +83,9 @@ class Weights:
         steps = np.empty((rows, blocks), np.int8)
         at_once = max(1, GRID_CHUNK // width)
         for start in range(0, rows, at_once):
-            part = z(dequantise(tensor.type, raw[start : start + at_once]))
-            codes[start : start + at_once], steps[start : start + at_once] = snap_rows(part)
+            part = slice(start, start + at_once)
+            wide, steps[part] = weight_grid(tensor.type, raw[part])
+            codes[part] = wide.reshape(len(wide), -1)[:, :width]
         return GridTensor(codes, steps)
 
     @cached_property
@@ -96,19 +95,6 @@ class Weights:
         for tensor in self.tensors.values():
             counts[tensor.type.name] = counts.get(tensor.type.name, 0) + 1
         return MappingProxyType(dict(sorted(counts.items())))
-
-
-def snap_rows(x: NDArray[np.float32]) -> tuple[NDArray[np.int16], NDArray[np.int8]]:
-    """G(w, 11, −60) of every 128 elements of rows f32 `[rows, n]`, in f32: each step is exact."""
-    rows, width = x.shape
-    padded = np.pad(x, ((0, 0), (0, -width % GRID_BLOCK))).reshape(rows, -1, GRID_BLOCK)
-    largest = np.abs(padded).max(axis=2)
-    steps = np.where(
-        largest == 0, GRID_LOWEST, np.maximum(exponent(largest) + 1 - GRID_PRECISION, GRID_LOWEST)
-    )
-    scale = np.ldexp(np.float32(1), (-steps).astype(np.int32)).astype(np.float32)
-    codes = np.clip(np.rint(padded * scale[:, :, None]), -2047, 2047).astype(np.int16)
-    return codes.reshape(rows, -1)[:, :width], steps.astype(np.int8)
 
 
 def _bind(file: GgufFile, graph: Graph) -> dict[str, BoundTensor]:
@@ -138,7 +124,7 @@ def _bind_one(file: GgufFile, name: str, shape: tuple[int, ...]) -> BoundTensor:
             f" {list(shape)}.",
             "The file is inconsistent; convert the model again.",
         )
-    allowed = READABLE if len(shape) == 2 else set(FLOAT_TYPES)
+    allowed = READABLE if len(shape) == 2 else set(FLOATS)
     if info.type not in allowed:
         names = ", ".join(sorted(kind.name for kind in allowed))
         raise ModelError(
