@@ -54,6 +54,50 @@ def grid(x: list[Fraction], precision: int, lowest: int) -> tuple[list[int], int
     return codes, step
 
 
+def exp(x: Fraction) -> Fraction:
+    """`docs/arithmetic.md` 5 read aloud, as are the five functions below."""
+    if x < -80:
+        return Fraction(0)
+    x, magic = min(x, Fraction(80)), constant("0x1.8p23")
+    n = fma(x, constant("0x1.715476p+0"), magic) - magic
+    r = fma(-n, constant("0x1.62e4p-1"), x)
+    r = fma(-n, constant("0x1.7f7d1cp-20"), r)
+    scale, square = Fraction(2) ** int(n), round_f32(r * r)
+    high = fma(constant("0x1.0e4020p-7"), r, constant("0x1.573e2ep-5"))
+    p = fma(high, square, fma(constant("0x1.555e66p-3"), r, constant("0x1.fffdb6p-2")))
+    rest = fma(p, square, round_f32(constant("0x1.ffffecp-1") * r))
+    return fma(rest, scale, scale)
+
+
+def sigmoid(x: Fraction) -> Fraction:
+    e = exp(-abs(x))
+    return round_f32((1 if x >= 0 else e) / round_f32(1 + e))
+
+
+def silu(x: Fraction) -> Fraction:
+    return round_f32(x * sigmoid(x))
+
+
+def tanh(x: Fraction) -> Fraction:
+    e = exp(-2 * abs(x))
+    t = round_f32(round_f32(1 - e) / round_f32(1 + e))
+    return t if x >= 0 else -t
+
+
+def gelu(x: Fraction) -> Fraction:
+    cubic = fma(round_f32(round_f32(constant("0x1.6e4e26p-5") * x) * x), x, x)
+    t = tanh(round_f32(constant("0x1.988454p-1") * cubic))
+    return round_f32(round_f32(x / 2) * round_f32(1 + t))
+
+
+def softcap(x: Fraction, cap: int) -> Fraction:
+    return z(round_f32(cap * tanh(round_f32(x * round_f32(Fraction(1, cap))))))
+
+
+def constant(text: str) -> Fraction:
+    return Fraction(float.fromhex(text))
+
+
 def exp2_fraction(f: Fraction) -> Fraction:
     coefficients = (
         "0x1.cacdf6p-13", "0x1.44bd44p-10", "0x1.3d5826p-7", "0x1.c67ee4p-5",
@@ -61,7 +105,7 @@ def exp2_fraction(f: Fraction) -> Fraction:
     )  # fmt: skip
     total = Fraction(0)
     for text in coefficients:
-        total = fma(total, f, Fraction(float.fromhex(text)))
+        total = fma(total, f, constant(text))
     return total
 
 

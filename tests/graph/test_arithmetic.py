@@ -172,6 +172,15 @@ def test_the_exp2_words_see_an_ulp_in_every_coefficient_but_the_first():
             assert (total != expected).any(), (index, towards)
 
 
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "silu", "tanh", "gelu"])
+def test_functions_equal_rational_arithmetic(name):
+    rng = np.random.default_rng(len(name))
+    ends = np.array([0, 80, -80, -80.00001, 81, 44.4, -44.4, 2.0**-40, -1, 1], np.float32)
+    x = np.concatenate([ends, rng.uniform(-90, 90, 300), rng.standard_normal(700)]).astype("f4")
+    actual, expected = getattr(arithmetic, name)(x), getattr(exact, name)
+    assert exact.fractions(actual) == [expected(value) for value in exact.fractions(x)]
+
+
 def test_exp_is_guarded_and_close():
     x = np.array([-200, -80.5, -80, 0, 1, 80, 88.7, 100, np.float32(3e38)], np.float32)
     y = arithmetic.exp(x)

@@ -183,6 +183,12 @@ def test_capped_logits_by_hand():
     assert np.abs(out - np.array([[10.741, 5.826, 19.281, 15.232]])).max() < 1e-3
 
 
+def test_capped_logits_equal_rational_arithmetic():
+    x = (np.random.default_rng(8).standard_normal((1, 500)) * 25).astype(np.float32)
+    expected = [exact.softcap(value, 30) for value in exact.fractions(x)]
+    assert exact.fractions(oracle.softcap(x, 30.0)) == expected
+
+
 def test_gated_activations():
     gate, up = np.array([[0, 1, -100]], np.float32), np.array([[5, 2, 3]], np.float32)
     silu = oracle.gated_act(gate, up, Activation.SILU)
