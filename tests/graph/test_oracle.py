@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from muser.errors import ArithmeticFault
+from muser.errors import ArithmeticFault, ModelError
 from muser.formats import BlockType, quantise, unpack
 from muser.graph import Activation, Pairing, conformance, oracle
 from muser.graph.ops import RopeSpec
@@ -150,6 +150,16 @@ def test_rope_factors_divide_the_angle_and_not_the_recurrence():
     halved = rope_table(spec, 50, np.array([1, 2, 1, 1], np.float32))
     assert (halved[:, [0, 2, 3]] == plain[:, [0, 2, 3]]).all()
     assert (halved[1:, 1] != plain[1:, 1]).any()
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, 2.0**-9, np.nan])
+def test_rope_refuses_angles_beyond_the_phase(factor):
+    spec = RopeSpec(8, 10000.0, Pairing.INTERLEAVED, "rope_freqs.weight")
+    with pytest.raises(ModelError, match=r"rope_freqs\.weight of the rotation"):
+        rope_table(spec, 4, np.array([1, 1, factor, 1], np.float32))
+    with pytest.raises(ModelError, match=r"The base 0\.5"):
+        rope_table(RopeSpec(8, 0.5, Pairing.INTERLEAVED), 4)
+    rope_table(spec, 4, np.full(4, 2.0**-8, np.float32))
 
 
 def test_rope_by_hand():

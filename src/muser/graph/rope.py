@@ -1,20 +1,20 @@
 """Rotation tables, the same bits everywhere: an f32 angle and an integer sine.
 
-The phase oscillator and its coefficients are those of the strict cross-vendor table (spec of the
-kernels, 7.3), here for every base and head size. No libm is involved.
+The rule is `docs/arithmetic.md` 6, for every base and head size. No libm is involved.
 """
 
 from decimal import Decimal, localcontext
 
 import numpy as np
-from numpy.typing import NDArray
 
+from muser.errors import ModelError
 from muser.graph.arithmetic import F32, I64
 from muser.graph.ops import RopeSpec
 
 PHASE = float.fromhex("0x1.45f306dc9c883p+29")  # 2^32 / 2π
 SIN = (0, 843314857, 0, -86699833, 0, 2673908, 0, -38839)  # Q30, ascending powers
 COS = (1073741823, 0, -331167724, 0, 17017653, 0, -341628)
+SMALLEST_FACTOR = 2.0**-8  # with a base of 1 or more and 2^24 positions, phases stay below 2^62
 
 
 def angle_factor(base: float, rotated: int) -> np.float32:
@@ -53,8 +53,10 @@ def sine_and_cosine(theta: F32) -> tuple[F32, F32]:
 def rope_table(spec: RopeSpec, positions: int, factors: F32 | None = None) -> F32:
     """(cos, sin) of every position and pair: f32 `[positions, rotated/2, 2]`.
 
-    `factors` f32 `[rotated/2]` divide the angles (`rope_freqs.weight`).
+    `factors` f32 `[rotated/2]` divide the angles (`rope_freqs.weight`). Raises `ModelError` for a
+    base or a factor whose angles do not fit the phase: machines would cut them differently.
     """
+    _check_angles(spec, factors)
     step = angle_factor(spec.base, spec.rotated)
     table = np.empty((positions, spec.rotated // 2, 2), np.float32)
     theta = np.arange(positions, dtype=np.float32)
@@ -65,5 +67,11 @@ def rope_table(spec: RopeSpec, positions: int, factors: F32 | None = None) -> F3
     return table
 
 
-def table_at(table: F32, positions: NDArray[np.int32]) -> F32:
-    return np.asarray(table[positions])
+def _check_angles(spec: RopeSpec, factors: F32 | None) -> None:
+    small = factors is not None and not bool(np.all(factors >= SMALLEST_FACTOR))
+    if spec.base < 1 or small:
+        what = spec.factors if small else f"The base {spec.base:g}"
+        raise ModelError(
+            f"{what} of the rotation is too small: angles would leave the integer phase.",
+            f"A base is at least 1, a factor at least 1/{round(1 / SMALLEST_FACTOR)}.",
+        )
