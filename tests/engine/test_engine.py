@@ -9,6 +9,7 @@ import pytest
 
 from muser.engine import Engine, Sampling
 from muser.errors import LimitError, UsageError
+from muser.text import ChatTemplate
 from tests.engine.fakes import STOP, VOCABULARY, ByteTokenizer, FakeRunner, writing
 
 
@@ -175,11 +176,22 @@ def test_one_stream_at_a_time():
     assert engine.generate("x", max_tokens=3).text == "abc"
 
 
-def test_closing_closes_the_runner():
-    runner = FakeRunner()
-    with engine_on(runner):
-        pass
+def test_closing_closes_runner_and_template():
+    runner, template = FakeRunner(), ChatTemplate("{{ messages[0].content }}", {})
+    engine = Engine(
+        Path("fake.gguf"),
+        SimpleNamespace(vocabulary=VOCABULARY),
+        ByteTokenizer(),
+        template,
+        runner,
+        0.5,
+    )
+    with engine:
+        assert engine.generate("ab", max_tokens=1, raw=False).prompt_ids == (97, 98)
+        process = template.sandbox._process
+        assert process.poll() is None
     assert runner.closed
+    assert process.poll() is not None
 
 
 def test_logits_need_a_chunk_that_fits():

@@ -144,8 +144,10 @@ class Engine:
             self._runner.cancel()
 
     def close(self) -> None:
-        """Give back threads and memory."""
+        """Give back threads and memory, and end the template's process; not while generating."""
         self._runner.close()
+        if self.template is not None:
+            self.template.close()
 
     def __enter__(self) -> "Engine":
         return self
