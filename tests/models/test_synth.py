@@ -41,7 +41,7 @@ def test_the_same_bytes_everywhere(tmp_path: Path, architecture: str, weights: s
 
 
 def test_the_census_of_the_released_file() -> None:
-    """Spec: model.md 4. Planned, not written: 17 GB."""
+    """Planned, not written: 17 GB."""
     layout = plan_synthesis(architecture="muse-glimmer", weights="census").layout
     tensors = {info.name: info for info in layout.tensors}
     assert len(tensors) == 731

@@ -1,7 +1,8 @@
 """What a device must reproduce before its first pipeline: words, not tolerances.
 
-The primitive table is section 2 of `docs/arithmetic.md`; the attention and norm digests run a
-device's real kernels over inputs that a formula fills, so that the data are this page.
+The primitive table is section 1 of `docs/arithmetic.md`; the norm and attention digests of its
+sections 6 and 7 run a device's real kernels over inputs that a formula fills, so that the data are
+this page.
 """
 
 import hashlib

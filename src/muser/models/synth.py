@@ -32,7 +32,7 @@ from muser.models.synth_noise import Pools, random_bytes
 from muser.models.synth_shape import choose_sizes, choose_type, make_metadata
 
 MUSE_HEAD_POWER = 2  # undoes the logit scale of about 1/5
-MUSE_QUERY_NORM = 3.87  # spec: model.md 4
+MUSE_QUERY_NORM = 3.87  # what the released model multiplies Q by
 MOST_HEAD_SCALE = 1 << 10
 
 Progress = Callable[[int], None]

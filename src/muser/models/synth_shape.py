@@ -52,7 +52,7 @@ class Sizes:
 _TINY = Sizes(4, 64, 160, 4, 2, 32, 320, 8, 1024)
 _TINY_K = Sizes(4, 256, 768, 16, 2, 32, 320, 8, 1024)
 _FULL: Mapping[str, Sizes] = {
-    "muse-glimmer": Sizes(52, 6656, 19968, 32, 2, 128, 202048, 2048, 131072),  # spec: model.md 2
+    "muse-glimmer": Sizes(52, 6656, 19968, 32, 2, 128, 202048, 2048, 131072),  # the released file's
     "llama": Sizes(16, 2048, 8192, 32, 8, 64, 128256, 0, 131072),  # Llama 3.2 1B
 }
 
@@ -108,7 +108,7 @@ def _own_keys(architecture: str, sizes: Sizes) -> dict[str, Value]:
         "attention.value_length": sizes.head_dim,
         "attention.layer_norm_rms_epsilon": 1e-5,
     }
-    if architecture == "muse-glimmer":  # spec: model.md 3.2
+    if architecture == "muse-glimmer":  # keys and values of the released file
         return keys | {
             "attention.sliding_window": sizes.window,
             "attention.sliding_window_pattern": 4,

@@ -7,7 +7,7 @@ import numpy as np
 
 from muser.errors import UsageError
 from muser.formats import Value
-from muser.text.bytemap import CHAR_OF
+from muser.text import CHAR_OF
 
 BYTES = 256
 FULL_SPECIALS = 2048  # the count of a full-size Muse Glimmer vocabulary
@@ -15,7 +15,7 @@ _LETTERS = "etaoinshrdlucmfwypvbgkjqxz"  # frequent ones first
 _SPACE = CHAR_OF[0x20]
 _NORMAL, _CONTROL = 1, 3
 
-# Offsets of the named specials among the 2048 (spec: model.md 13.4).
+# Offsets of the named specials among the 2048 of the released vocabulary.
 _MUSE_NAMES = {
     0: "<|begin_of_text|>",
     1: "<|end_of_text|>",
