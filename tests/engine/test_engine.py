@@ -66,6 +66,18 @@ def test_a_stop_string_across_tokens_is_not_emitted():
     assert bytes(stream.generation.ids) == b"one two t"
 
 
+def test_one_stop_string_may_stand_alone():
+    engine = engine_on(FakeRunner(script=writing("one two", 1)))
+    assert engine.generate("x", max_tokens=20, stop="tw").text == "one "
+
+
+def test_ids_may_be_numpys():
+    result = engine_on(FakeRunner()).generate(np.array([97, 98]), max_tokens=1)
+    assert [type(token) for token in result.prompt_ids] == [int, int]
+    with pytest.raises(TypeError):
+        engine_on(FakeRunner()).generate([97.5], max_tokens=1)
+
+
 def test_text_held_back_for_a_stop_comes_out_at_the_end():
     result = engine_on(FakeRunner(script=writing("abc", 1))).generate(
         "x", max_tokens=20, stop=["cd"]

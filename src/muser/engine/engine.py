@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import index
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
@@ -71,7 +72,7 @@ class Engine:
         *,
         max_tokens: int | None = None,
         sampling: Sampling = GREEDY,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         system: str | None = None,
         raw: bool = True,
         hash_logits: bool = False,
@@ -97,7 +98,7 @@ class Engine:
         *,
         max_tokens: int | None = None,
         sampling: Sampling = GREEDY,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         system: str | None = None,
         raw: bool = True,
         hash_logits: bool = False,
@@ -106,13 +107,15 @@ class Engine:
 
         A text prompt is continued as it stands if `raw`, else put as a user's message into the
         model's chat template, after `system` if that is given. `max_tokens` None: until the model
-        stops or the context is full. Greedy unless `sampling` says otherwise.
+        stops or the context is full. Greedy unless `sampling` says otherwise. The text ends before
+        any of the `stop` texts. `hash_logits`: the record has `logits_sha256`.
 
         Raises `UsageError` for a request that makes no sense and `LimitError` for one that does
         not fit, both before any work; `ArithmeticFault` when the model leaves the finite numbers.
         """
         ids = self._prompt_ids(prompt, system, raw)
-        request = Request(ids, self._room(len(ids), max_tokens), tuple(stop), hash_logits)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        request = Request(ids, self._room(len(ids), max_tokens), stops, hash_logits)
         sampler = self._sampler(sampling)
         loaded = Loaded(
             tokenizer=self.tokenizer,
@@ -186,7 +189,11 @@ class Engine:
     def _prompt_ids(
         self, prompt: str | Sequence[int], system: str | None, raw: bool
     ) -> tuple[int, ...]:
-        ids = self._encode(prompt, system, raw) if isinstance(prompt, str) else list(prompt)
+        ids = (
+            self._encode(prompt, system, raw)
+            if isinstance(prompt, str)
+            else list(map(index, prompt))
+        )
         if not ids:
             raise UsageError("The prompt has no tokens.", "Give at least one word.")
         self._check_ids(ids)
