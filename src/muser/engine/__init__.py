@@ -3,8 +3,7 @@
 from muser.engine.engine import Engine
 from muser.engine.loading import load
 from muser.engine.records import Generation, Piece, Timings
-from muser.engine.sampler import Sampler
-from muser.engine.sampling import Sampling
+from muser.engine.sampling import Sampler, Sampling
 from muser.engine.stream import Stream
 
 __all__ = [

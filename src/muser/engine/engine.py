@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from muser.devices import Runner
 from muser.engine.records import Generation
-from muser.engine.sampler import Sampler
-from muser.engine.sampling import Sampling
+from muser.engine.sampling import Sampler, Sampling, breaker_tokens
 from muser.engine.slot import Slot
-from muser.engine.stages_history import breaker_tokens
 from muser.engine.stream import Loaded, Request, Stream
 from muser.errors import LimitError, UsageError
 from muser.graph import Graph

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from muser.devices import Runner
 from muser.engine.records import Generation, Piece, Timings
-from muser.engine.sampler import Sampler
+from muser.engine.sampling import Sampler
 from muser.engine.slot import Slot
 from muser.errors import Cancelled
 from muser.text import StopStrings, StreamDecoder, Tokenizer

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from muser.engine.rng import WORDS, Mt19937
+from muser.engine.sampling.rng import WORDS, Mt19937
 
 
 def test_seed_42_gives_the_known_words() -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from muser.engine import hostmath
-from muser.engine.candidates import Candidates, reach
-from muser.engine.rng import Mt19937
+from muser.engine.sampling import hostmath
+from muser.engine.sampling.candidates import Candidates, reach
+from muser.engine.sampling.rng import Mt19937
 from muser.errors import ArithmeticFault
 
 History = Sequence[int]

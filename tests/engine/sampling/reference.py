@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from muser.engine.sampling import Sampling
+from muser.engine.sampling.parameters import Sampling
 
 Token = tuple[int, float]  # id, logit
 LN2_HI, LN2_LO = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muser.engine import hostmath
-from muser.engine.candidates import Candidates, choose, keys, ordered, reach, weigh
-from tests.engine import sampler_reference as reference
+from muser.engine.sampling import hostmath
+from muser.engine.sampling.candidates import Candidates, choose, keys, ordered, reach, weigh
+from tests.engine.sampling import reference
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 exponents = st.floats(-720.0, 0.0)

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from muser.engine import hostmath
+from muser.engine.sampling import hostmath
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muser.engine import stages
-from muser.engine.candidates import Candidates
-from muser.engine.rng import Mt19937
-from muser.engine.sampling import Sampling
-from muser.engine.stages_draw import Mirostat, Plain
-from muser.engine.stages_history import Dry, Penalties, breaker_tokens
-from tests.engine import sampler_reference as reference
+from muser.engine.sampling import stages
+from muser.engine.sampling.candidates import Candidates
+from muser.engine.sampling.draws import Mirostat, Plain
+from muser.engine.sampling.history import Dry, Penalties, breaker_tokens
+from muser.engine.sampling.parameters import Sampling
+from muser.engine.sampling.rng import Mt19937
+from tests.engine.sampling import reference
 
 Tokens = list[tuple[int, float]]
 

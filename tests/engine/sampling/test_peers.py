@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from muser.engine import stages
-from muser.engine.candidates import Candidates
-from muser.engine.rng import Mt19937
-from muser.engine.stages_history import Dry, Penalties
+from muser.engine.sampling import stages
+from muser.engine.sampling.candidates import Candidates
+from muser.engine.sampling.history import Dry, Penalties
+from muser.engine.sampling.rng import Mt19937
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 
 from peers import llama_cpp_python
 
 pytestmark = pytest.mark.peers
-WORKER = Path(__file__).with_name("sampler_peer.py")
+WORKER = Path(__file__).with_name("peer_worker.py")
 SIZES = (2, 7, 40, 300, 1000)
 
 THINNING: dict[str, tuple[str, list[Any], stages.Stage]] = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from muser.engine.candidates import F32, I64, Candidates
-from muser.engine.stages import History
+from muser.engine.sampling.candidates import F32, I64, Candidates
+from muser.engine.sampling.stages import History
 from muser.errors import ArithmeticFault
 
 Breakers = Mapping[int, Sequence[tuple[int, ...]]]

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from muser.engine.sampling import STAGES, Sampling
+from muser.engine.sampling.parameters import STAGES, Sampling
 from muser.errors import UsageError
 
 

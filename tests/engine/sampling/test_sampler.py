@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muser.engine.sampler import Sampler
-from muser.engine.sampling import STAGES, Sampling
+from muser.engine.sampling.parameters import STAGES, Sampling
+from muser.engine.sampling.sampler import Sampler
 from muser.errors import ArithmeticFault, UsageError
-from tests.engine.sampler_reference import Reference
+from tests.engine.sampling.reference import Reference
 
 F32 = npt.NDArray[np.float32]
 

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import numpy as np
 
-from muser.engine import hostmath
-from muser.engine.candidates import Candidates, choose, reach, weigh
-from muser.engine.hostmath import LN2_HI, LN2_LO, exp1, log
+from muser.engine.sampling import hostmath
+from muser.engine.sampling.candidates import Candidates, choose, reach, weigh
+from muser.engine.sampling.hostmath import LN2_HI, LN2_LO, exp1, log
 
 LN2 = LN2_HI + LN2_LO
 # How many of the first tokens estimate the slope of Zipf's law in mirostat 1.

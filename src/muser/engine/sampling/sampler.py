@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from muser.engine import rng, stages, stages_draw
-from muser.engine.candidates import F32, I64, Candidates
-from muser.engine.sampling import Sampling
-from muser.engine.stages import Stage
-from muser.engine.stages_history import Breakers, Dry, Penalties
+from muser.engine.sampling import draws, rng, stages
+from muser.engine.sampling.candidates import F32, I64, Candidates
+from muser.engine.sampling.history import Breakers, Dry, Penalties
+from muser.engine.sampling.parameters import Sampling
+from muser.engine.sampling.stages import Stage
 from muser.errors import ArithmeticFault, UsageError
 
 # What mirostat and a greedy choice leave of the order.
@@ -141,12 +141,12 @@ def _chain(sampling: Sampling, xtc: rng.Mt19937, breakers: Breakers) -> tuple[St
     return tuple(stage for stage in made if stage is not None)
 
 
-def _ending(s: Sampling) -> stages_draw.Draw:
+def _ending(s: Sampling) -> draws.Draw:
     if s.mirostat:
-        return stages_draw.Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta)
+        return draws.Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta)
     if s.adaptive_p_target >= 0.0:
-        return stages_draw.Adaptive(s.adaptive_p_target, s.adaptive_p_decay)
-    return stages_draw.Plain()
+        return draws.Adaptive(s.adaptive_p_target, s.adaptive_p_decay)
+    return draws.Plain()
 
 
 def _penalties(s: Sampling, _xtc: rng.Mt19937, _breakers: Breakers) -> Stage | None:
