@@ -63,6 +63,11 @@ class BlockType(Enum):
         """Bytes of one block."""
         return self.value[2]
 
+    @property
+    def scales_at(self) -> tuple[int, ...]:
+        """Byte offsets of a block's f16 scales, d first; () for float types and unread ones."""
+        return _SCALES_AT.get(self.name, ())
+
     def row_bytes(self, n: int) -> int:
         """Bytes of a row of `n` elements.
 
@@ -79,6 +84,15 @@ class BlockType(Enum):
 
 FLOATS = (BlockType.F32, BlockType.F16, BlockType.BF16)
 """The types without blocks: an element is a value."""
+
+_SCALES_AT = {
+    "Q8_0": (0,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),  # d, m
+    "Q4_K": (0, 2),  # d, dmin
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
 
 READABLE = frozenset(
     {

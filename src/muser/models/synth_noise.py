@@ -22,7 +22,6 @@ _CHUNK = 1 << 16  # words made at once: they stay in cache
 # Where the scale d stands in a block, the power of two by which values are larger than d (root mean
 # square of scale · code, 1.1 to 1.6 times that), whether d takes both signs, whether mins follow
 # scales, and where a second f16 stands the ratio to d that makes the values balance around zero.
-_D_AT = {"Q8_0": 0, "Q4_0": 0, "Q4_1": 0, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208}
 _GAIN = {"Q8_0": 6, "Q4_0": 2, "Q4_1": 2, "Q4_K": 7, "Q5_K": 8, "Q6_K": 10}
 _SIGNED = ("Q8_0", "Q4_0")
 _PAIRED = ("Q4_K", "Q5_K")
@@ -101,11 +100,11 @@ def make_blocks(seed: int, kind: BlockType, power: int, count: int) -> NDArray[n
     if kind.name in _SIGNED:
         eighths *= np.where(choice & np.uint8(4), np.float32(-1), np.float32(1))
     d = eighths * np.float32(2.0 ** (power - _GAIN[kind.name] - 3))
-    _put_half(raw, _D_AT[kind.name], d)
+    _put_half(raw, kind.scales_at[0], d)
     if kind.name in _PAIRED:
         _pair_scales(raw)
     if kind.name in _RATIO:
-        _put_half(raw, 2, d * np.float32(_RATIO[kind.name]))
+        _put_half(raw, kind.scales_at[1], d * np.float32(_RATIO[kind.name]))
     return raw
 
 

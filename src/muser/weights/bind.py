@@ -136,18 +136,6 @@ def _bind_one(file: GgufFile, name: str, shape: tuple[int, ...]) -> BoundTensor:
     return tensor
 
 
-# Byte offsets of the f16 scales in a block; the whole element in the float types.
-SCALES: Mapping[BlockType, tuple[int, ...]] = {
-    BlockType.Q8_0: (0,),
-    BlockType.Q4_0: (0,),
-    BlockType.Q4_1: (0, 2),
-    BlockType.Q4_K: (0, 2),
-    BlockType.Q5_K: (0, 2),
-    BlockType.Q6_K: (208,),
-    BlockType.F16: (0,),
-}
-
-
 def _check_scales(tensor: BoundTensor, file: GgufFile) -> None:
     """Every scale, or float weight, is finite: tested by exponent bits, in place."""
     if tensor.type is BlockType.F32:
@@ -155,11 +143,13 @@ def _check_scales(tensor: BoundTensor, file: GgufFile) -> None:
         finite = not bool(np.any((words & np.uint32(mask)) == np.uint32(mask)))
     elif tensor.type is BlockType.BF16:
         finite = _halves_finite(tensor.raw.view("<u2"), 0x7F80)
+    elif tensor.type is BlockType.F16:
+        finite = _halves_finite(tensor.raw.view("<u2"), 0x7C00)
     else:
         blocks = tensor.raw.reshape(-1, tensor.type.bytes)
         finite = all(
             _halves_finite(np.ascontiguousarray(blocks[:, at : at + 2]).view("<u2"), 0x7C00)
-            for at in SCALES[tensor.type]
+            for at in tensor.type.scales_at
         )
     if not finite:
         raise ModelError(
