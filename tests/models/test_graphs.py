@@ -36,6 +36,7 @@ MUSE = {
     "muse-glimmer.final_logit_softcapping": 20.0,
     "muse-glimmer.vocab_size": 100,
 }
+PAIR = np.array([1, 2], np.int32)
 
 
 def without(metadata, key):
@@ -143,6 +144,24 @@ def test_muse_window_base_wins():
         (without(MUSE, "sliding_window"), "sliding_window is missing"),
         (without(MUSE, "logit_scale"), "logit_scale is missing"),
         (MUSE | {"muse-glimmer.rope.scaling.type": "longrope"}, "'longrope'"),
+        (LLAMA | {"llama.rope.dimension_count": 7}, "rope.dimension_count is 7"),
+        (LLAMA | {"llama.rope.freq_base": 0.5}, "rope.freq_base is 0.5"),
+        (MUSE | {"muse-glimmer.rope.freq_base_swa": 1e-30}, "rope.freq_base_swa is 1e-30"),
+        (LLAMA | {"llama.attention.layer_norm_rms_epsilon": 1e-300}, "epsilon is 1e-300"),
+        (MUSE | {"muse-glimmer.final_logit_softcapping": 1e-300}, "softcapping is 1e-300"),
+        (MUSE | {"muse-glimmer.final_logit_softcapping": PAIR}, "softcapping is array"),
+        (MUSE | {"muse-glimmer.logit_scale": 1e300}, "logit_scale is 1e+300"),
+        (LLAMA | {"llama.rope.scaling.factor": PAIR}, "'linear' (factor array"),
+        (LLAMA | {"llama.rope.scaling.type": PAIR}, "rope.scaling.type is array"),
+        (LLAMA | {"llama.expert_count": PAIR}, "llama.expert_count is array"),
+        (
+            MUSE | {"muse-glimmer.attention.sliding_window_pattern": np.array([2, 1] * 4)},
+            "which layers have a window is not known",
+        ),
+        (
+            MUSE | {"muse-glimmer.attention.sliding_window_pattern": (PAIR,) * 8},
+            "which layers have a window is not known",
+        ),
     ],
 )
 def test_refusals_are_one_line_with_a_remedy(metadata, word):

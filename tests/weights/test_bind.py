@@ -103,6 +103,28 @@ def test_an_infinite_block_scale_is_found(tmp_path, name):
         bind(write(tmp_path / "bad.gguf", LLAMA, change, BlockType[name]))
 
 
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e-3], ids=str)
+def test_a_rotation_factor_that_overflows_an_angle_is_refused(tmp_path, factor):
+    def change(tensors):
+        values = np.array([1, 2, factor, 4], np.float32).view(np.uint8).reshape(1, -1)
+        tensors["rope_freqs.weight"] = ((4,), BlockType.F32, values)
+
+    with pytest.raises(ModelError, match=r"rope_freqs.weight holds"):
+        bind(write(tmp_path / "bad.gguf", LLAMA, change))
+
+
+def test_the_last_scale_of_a_long_tensor_is_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr("muser.weights.bind.CHECK_CHUNK", 7)
+
+    def change(tensors):
+        raw = tensors["blk.1.ffn_up.weight"][2]
+        raw.reshape(-1)[-4:] = np.array([np.nan], np.float32).view(np.uint8)
+
+    assert bind(write(tmp_path / "good.gguf", LLAMA)).census == {"F32": 21}
+    with pytest.raises(ModelError, match=r"blk.1.ffn_up.weight of"):
+        bind(write(tmp_path / "bad.gguf", LLAMA, change))
+
+
 def test_a_learned_qk_norm_is_another_model(tmp_path):
     assert bind(write(tmp_path / "good.gguf", MUSE)).census["F32"] > 0
     learned = np.linspace(3.8, 3.9, 32, dtype=np.float32).view(np.uint8).reshape(1, -1)

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from muser.errors import ModelError
 
 MOST_LAYERS = 4096
 MOST_WIDTH = 1 << 20
+LEAST_NUMBER, MOST_NUMBER = 2.0**-126, float.fromhex("0x1.fffffep+127")  # normal f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,19 @@ class Keys:
             )
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite positive number. Raises `ModelError` if it is missing or not one."""
+    def number(
+        self, key: str, default: float | None = None, *, least: float = LEAST_NUMBER
+    ) -> float:
+        """A positive number that f32 holds, and 1 over it too. Raises `ModelError` otherwise."""
         value = self.get(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             value = None
-        if value is None or not 0 < value < float("inf"):
+        if value is None or not least <= value <= MOST_NUMBER:
             raise ModelError(
-                f"{self.name(key)} is {_shown(value)}, but must be a positive number.",
+                f"{self.name(key)} is {_shown(self.get(key))}, but must be a number from"
+                f" {least:g} to {MOST_NUMBER:g}.",
                 "Convert the model again with a current converter.",
             )
         return float(value)
@@ -55,13 +60,17 @@ class Keys:
         value = self.get("attention.sliding_window_pattern")
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return tuple(value == 0 or i % value < value - 1 for i in range(layers))
-        if isinstance(value, np.ndarray | list | tuple) and len(value) == layers:
+        if isinstance(value, np.ndarray) and value.shape == (layers,) and _are_flags(value):
             return tuple(bool(item) for item in value)
         raise ModelError(
             f"{self.name('attention.sliding_window_pattern')} is {_shown(value)}: which layers"
             " have a window is not known.",
             f"A period or a list of {layers} booleans is needed; convert the model again.",
         )
+
+
+def _are_flags(values: NDArray[np.generic]) -> bool:
+    return values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
 
 
 def _shown(value: object) -> str:
@@ -123,23 +132,46 @@ def read_vocabulary(keys: Keys) -> int:
     return keys.integer("vocab_size", known, most=1 << 22)
 
 
+def read_rotated(keys: Keys, head_dim: int) -> int:
+    """How many elements of a head rotate, in pairs: all of them unless the file says fewer."""
+    rotated = keys.integer("rope.dimension_count", head_dim, most=head_dim)
+    if rotated % 2:
+        raise ModelError(
+            f"{keys.name('rope.dimension_count')} is {rotated}, but elements rotate in pairs.",
+            "Convert the model again with a current converter.",
+        )
+    return rotated
+
+
+def read_base(keys: Keys, key: str, default: float) -> float:
+    """A rotation's base. Below 1 the angles would grow from pair to pair until they overflow."""
+    return keys.number(key, default, least=1.0)
+
+
 def refuse_rope_scaling(keys: Keys) -> None:
     """Only unscaled rotation is implemented (`rope_freqs.weight` is; it carries no key)."""
     kind = keys.get("rope.scaling.type")
-    factor = keys.get("rope.scaling.factor") or keys.get("rope.scale_linear")
-    scaled = kind not in (None, "none") or (kind is None and factor not in (None, 0, 1))
-    if scaled:
+    factors = [keys.get(f"rope.{key}") for key in ("scaling.factor", "scale_linear")]
+    factor = next((f for f in factors if not _is_one_of(f, None, 0)), None)
+    unscaled = _is_one_of(kind, "none") or (kind is None and _is_one_of(factor, None, 1))
+    if not unscaled:
         raise ModelError(
-            f"{keys.name('rope.scaling.type')} is {kind or 'linear'!r} (factor {factor}),"
-            " which is not supported.",
+            f"{keys.name('rope.scaling.type')} is {_shown('linear' if kind is None else kind)}"
+            f" (factor {_shown(factor)}), which is not supported.",
             "Use a file without RoPE scaling; a guess would give wrong text.",
         )
 
 
 def refuse_experts(keys: Keys) -> None:
-    if keys.get("expert_count") not in (None, 0):
+    count = keys.get("expert_count")
+    if not _is_one_of(count, None, 0):
         raise ModelError(
-            f"{keys.name('expert_count')} is {keys.get('expert_count')}: mixtures of experts are"
-            " not supported.",
+            f"{keys.name('expert_count')} is {_shown(count)}: mixtures of experts are not"
+            " supported.",
             "Use a dense model.",
         )
+
+
+def _is_one_of(value: object, *allowed: object) -> bool:
+    """Equality that an array in the place of a number cannot disturb."""
+    return any(value == item for item in allowed if not isinstance(value, np.ndarray))

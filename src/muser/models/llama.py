@@ -22,7 +22,9 @@ from muser.graph import (
 from muser.models.hparams import (
     Dimensions,
     Keys,
+    read_base,
     read_dimensions,
+    read_rotated,
     refuse_experts,
     refuse_rope_scaling,
 )
@@ -39,8 +41,8 @@ def build(metadata: Mapping[str, object], tensors: Container[str]) -> Graph:
     factors = "rope_freqs.weight" if "rope_freqs.weight" in tensors else None
     head = "output.weight" if "output.weight" in tensors else "token_embd.weight"
     rotation = RopeSpec(
-        rotated=keys.integer("rope.dimension_count", size.head_dim, most=size.head_dim),
-        base=keys.number("rope.freq_base", 10000.0),
+        rotated=read_rotated(keys, size.head_dim),
+        base=read_base(keys, "rope.freq_base", 10000.0),
         pairing=Pairing.INTERLEAVED,
         factors=factors,
     )

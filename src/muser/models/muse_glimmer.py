@@ -27,7 +27,9 @@ from muser.graph import (
 from muser.models.hparams import (
     Dimensions,
     Keys,
+    read_base,
     read_dimensions,
+    read_rotated,
     refuse_experts,
     refuse_rope_scaling,
 )
@@ -45,10 +47,10 @@ def build(metadata: Mapping[str, object], tensors: Container[str]) -> Graph:
     refuse_experts(keys)
     window = keys.integer("attention.sliding_window", most=1 << 24)
     slides = keys.sliding_layers(size.layers)
-    base = keys.number("rope.freq_base", 10000.0)
+    base = read_base(keys, "rope.freq_base", 10000.0)
     rotation = RopeSpec(
-        rotated=keys.integer("rope.dimension_count", size.head_dim, most=size.head_dim),
-        base=keys.number("rope.freq_base_swa", base),
+        rotated=read_rotated(keys, size.head_dim),
+        base=read_base(keys, "rope.freq_base_swa", base),
         pairing=Pairing.INTERLEAVED,
     )
     ops: list[Op] = [
@@ -131,7 +133,8 @@ def _head(keys: Keys, size: Dimensions) -> list[Op]:
         Project("normed", ("logits",), ("output.weight",), ("result_output",)),
         Scale("logits", "logits", keys.number("logit_scale"), "result_scaled"),
     ]
-    if keys.get("final_logit_softcapping") != 0:
+    cap = keys.get("final_logit_softcapping")
+    if not (isinstance(cap, int | float) and cap == 0):
         cap = keys.number("final_logit_softcapping", DEFAULT_SOFTCAP)
         ops.append(Softcap("logits", "logits", cap, "result_capped"))
     return ops

@@ -15,6 +15,8 @@ from muser.graph.arithmetic import GRID_BLOCK, z
 from muser.graph.oracle import weight_grid
 
 GRID_CHUNK = 1 << 18  # elements snapped at once: a few MB of scratch
+CHECK_CHUNK = 1 << 20  # blocks looked at at once, so that no temporary has a tensor's size
+LEAST_FACTOR = 2.0**-8  # the largest angle, 2^24 positions over it, keeps its phase below 2^63
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ class Weights:
                 uniform.tensors[0],
                 uniform.otherwise,
             )
+        for rope in graph.ropes.values():
+            if rope.factors is not None:
+                _check_factors(self.vector(rope.factors), rope.factors)
 
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]
@@ -138,28 +143,40 @@ def _bind_one(file: GgufFile, name: str, shape: tuple[int, ...]) -> BoundTensor:
 
 def _check_scales(tensor: BoundTensor, file: GgufFile) -> None:
     """Every scale, or float weight, is finite: tested by exponent bits, in place."""
-    if tensor.type is BlockType.F32:
-        words, mask = tensor.raw.view("<u4"), 0x7F800000
-        finite = not bool(np.any((words & np.uint32(mask)) == np.uint32(mask)))
-    elif tensor.type is BlockType.BF16:
-        finite = _halves_finite(tensor.raw.view("<u2"), 0x7F80)
-    elif tensor.type is BlockType.F16:
-        finite = _halves_finite(tensor.raw.view("<u2"), 0x7C00)
-    else:
-        blocks = tensor.raw.reshape(-1, tensor.type.bytes)
-        finite = all(
-            _halves_finite(np.ascontiguousarray(blocks[:, at : at + 2]).view("<u2"), 0x7C00)
-            for at in tensor.type.scales_at
-        )
-    if not finite:
+    blocks = tensor.raw.reshape(-1, tensor.type.bytes)
+    starts = range(0, len(blocks), CHECK_CHUNK)
+    if not all(_finite(tensor.type, blocks[at : at + CHECK_CHUNK]) for at in starts):
         raise ModelError(
             f"{tensor.name} of {file.path} holds an infinite or NaN scale.",
             "The file is damaged or badly converted; fetch or convert it again.",
         )
 
 
+def _finite(kind: BlockType, blocks: NDArray[np.uint8]) -> bool:
+    if kind is BlockType.F32:
+        mask = np.uint32(0x7F800000)
+        return not bool(np.any((blocks.view("<u4") & mask) == mask))
+    if kind is BlockType.BF16:
+        return _halves_finite(blocks.view("<u2"), 0x7F80)
+    if kind is BlockType.F16:
+        return _halves_finite(blocks.view("<u2"), 0x7C00)
+    return all(
+        _halves_finite(np.ascontiguousarray(blocks[:, at : at + 2]).view("<u2"), 0x7C00)
+        for at in kind.scales_at
+    )
+
+
 def _halves_finite(words: NDArray[np.uint16], mask: int) -> bool:
     return not bool(np.any((words & np.uint16(mask)) == np.uint16(mask)))
+
+
+def _check_factors(factors: NDArray[np.float32], name: str) -> None:
+    if not np.all(factors >= np.float32(LEAST_FACTOR)):
+        raise ModelError(
+            f"{name} holds {factors.min():g}: angles are divided by it, so it must be at least"
+            f" {LEAST_FACTOR:g}.",
+            "The file is damaged or badly converted; fetch or convert it again.",
+        )
 
 
 def _check_uniform(
