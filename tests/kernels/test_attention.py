@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from muser.devices import Limits
-from muser.errors import ArithmeticFault
+from muser.errors import ArithmeticFault, DeviceError
 from muser.graph import Attention, CacheSpec, KvAppend, oracle
 from muser.kernels import bucket_of
 
@@ -54,7 +54,10 @@ def feed(bench, rows, sizes):
 
 
 @pytest.mark.parametrize("window", [None, 8, 150])
-@pytest.mark.parametrize(("heads", "kv", "dim"), [(9, 3, 64), (4, 1, 128), (2, 2, 256), (3, 1, 40)])
+@pytest.mark.parametrize(
+    ("heads", "kv", "dim"),
+    [(9, 3, 64), (4, 1, 128), (2, 2, 256), (3, 1, 40), (2, 1, 18), (4, 2, 24)],
+)
 def test_equals_the_oracle_for_any_chunking(library, threads, tally, rng, heads, kv, dim, window):
     rows = rows_of(rng, heads, kv, dim)
     y, keys, values = expected(rows, heads, kv, dim, window)
@@ -102,6 +105,26 @@ def test_slots_do_not_meet(library, threads, tally, rng):
         wanted = np.concatenate([result[part] for result in results])
         tally.compare("attention", bench, bench.label("attention", "chunk"), wanted, actual)
     bench.close()
+
+
+def test_narrowest_head_fills_int16_exactly(library):
+    """17 elements: query codes up to 2^15 − 1 in size, met at both ends."""
+    rows = {name: np.ones((CONTEXT, 17), np.float32) for name in "qkv"}
+    rows["q"][:, ::2] = -1
+    rows["q"][:, 3] = 2 - 2**-23
+    rows["q"][:, 4] = 2**-23 - 2
+    rows["k"] *= np.linspace(-1, 1, CONTEXT, dtype=np.float32)[:, None]
+    y, *_ = expected(rows, 1, 1, 17, None)
+    bench = bench_of(library, 1, 1, 1, 17, None)
+    for first, count, actual in feed(bench, rows, [64, 1]):
+        assert same_bits(y[first : first + count], actual)
+    bench.close()
+
+
+@pytest.mark.parametrize("dim", [1, 8, 16, 513])
+def test_heads_that_the_codes_do_not_hold_are_refused(library, dim):
+    with pytest.raises(DeviceError, match=f"Layer 0 has attention heads of {dim} elements"):
+        bench_of(library, 1, 1, 1, dim, None)
 
 
 def test_score_out_of_range_fails_the_row(library):

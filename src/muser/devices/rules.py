@@ -34,7 +34,7 @@ from muser.graph import (
 from muser.kernels import address
 
 STRIPED_WIDTH = 8192  # elementwise rows from here on are cut by columns
-MAX_HEAD = 512
+MIN_HEAD, MAX_HEAD = 17, 512
 ARGMAX = "argmax"
 
 
@@ -123,13 +123,18 @@ def _rope(low: Lowering, op: Rope) -> bool:
     return True
 
 
+def _check_head(layer: int, size: int) -> None:
+    """Query codes of G(q, 20 - ceil(log2 d), -60) are int16: below 17 elements they need more."""
+    if not MIN_HEAD <= size <= MAX_HEAD:
+        raise DeviceError(
+            f"Layer {layer} has attention heads of {size} elements;"
+            f" the CPU device takes {MIN_HEAD} to {MAX_HEAD}.",
+            "Use the device `oracle`, or a model with other heads.",
+        )
+
+
 def cache_fields(low: Lowering, layer: int) -> dict[str, int]:
     cache = low.arena.caches[layer]
-    if cache.spec.head_dim > MAX_HEAD:
-        raise DeviceError(
-            f"Layer {layer} has heads of {cache.spec.head_dim} elements.",
-            f"The CPU device takes at most {MAX_HEAD}.",
-        )
     return {
         "key": address(cache.key.codes),
         "key_steps": address(cache.key.steps),
@@ -149,6 +154,7 @@ def _kv_append(low: Lowering, op: KvAppend) -> bool:
 
 
 def _attention(low: Lowering, op: Attention) -> bool:
+    _check_head(op.layer, low.arena.caches[op.layer].spec.head_dim)
     args = low.args(
         x=low.row(op.query),
         out=low.row(op.target),
