@@ -17,6 +17,7 @@ import muser
 from muser.cli import progress, run
 from muser.cli.sampling_flags import SamplingFlags
 from muser.engine import Generation, Piece, Sampling, Timings
+from muser.errors import ArithmeticFault
 
 LABELS: Mapping[str, tuple[str, ...]] = MappingProxyType({"Q4_1": ("project[isa=c]",)})
 
@@ -36,6 +37,8 @@ class PretendStream:
 
     def _made(self, engine: "PretendEngine", asked: dict[str, Any]) -> Iterator[Piece]:
         for number, text in enumerate(engine.texts):
+            if text == "<fault>":
+                raise ArithmeticFault("Layer 3 left the finite numbers.", "Check the file.")
             if text == "<wait>":
                 engine.waiting.set()
                 engine.cancelled.wait(60)
@@ -221,6 +224,16 @@ def test_an_interrupt_shows_what_was_there(
         assert (made["text"], made["finish_reason"]) == ("Paris!", "cancelled")
     else:
         assert outcome.out == "Paris!\n"
+
+
+@pytest.mark.parametrize(("flags", "shown"), [((), "Par\n"), (("--json",), "")])
+def test_a_fault_ends_the_text_and_gives_no_record(
+    command: Command, engine: PretendEngine, flags: tuple[str, ...], shown: str
+) -> None:
+    engine.texts = ("Par", "<fault>")
+    outcome = command("run", *flags, "x")
+    assert (outcome.status, outcome.out) == (6, shown)
+    assert outcome.err == "error: Layer 3 left the finite numbers.\nCheck the file.\n"
 
 
 def test_sampling_flags_are_those_of_the_engine() -> None:

@@ -78,8 +78,7 @@ def run(
                 for piece in pieces:
                     screen.add(piece.text)
         finally:
-            if stream.generation is not None:  # also when it was cut short
-                screen.end(stream.generation)
+            screen.end(stream.generation)  # also when it was cut short
 
 
 def _check(flags: RunFlags) -> None:

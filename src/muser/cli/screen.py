@@ -23,8 +23,14 @@ class Screen:
             print(text, end="", flush=True)
             self._written += len(text)
 
-    def end(self, made: "Generation") -> None:
-        """The rest of the text, a newline, and what was asked for beside it."""
+    def end(self, made: "Generation | None") -> None:
+        """The rest of the text, a newline, and what was asked for beside it.
+
+        None: the computation failed, and the error begins a line of its own.
+        """
+        if made is None:
+            print(end="\n" if self._written else "", flush=True)
+            return
         if self._as_json:
             print(json.dumps(record(made), ensure_ascii=False), flush=True)
         else:
