@@ -164,11 +164,13 @@ def test_half_a_surrogate_pair_is_an_error() -> None:
     [
         ("model", None, ModelError),
         ("model", "llama", ModelError),
+        ("model", np.arange(2), ModelError),
         ("pre", None, ModelError),
         ("pre", "mystery", ModelError),
         ("pre", 3, ModelError),
         ("tokens", None, ModelError),
         ("tokens", [], ModelError),
+        ("tokens", [np.arange(2)] * SIZE, ModelError),
         ("token_type", np.zeros(3, np.int32), FormatError),
         ("token_type", ["x"] * SIZE, FormatError),
         ("token_type", np.full(SIZE, 7), FormatError),
@@ -201,6 +203,7 @@ def test_bos_wanted_but_missing() -> None:
     [
         (None, ModelError),
         ([], ModelError),
+        ([np.arange(2)], ModelError),
         (["ab"], FormatError),
         (["a b c", "ab"], FormatError),
         ([" a", "b "], FormatError),

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import Sequence as Chain
 from muser.errors import FormatError, ModelError, UsageError
 from muser.text.bytemap import CHAR_OF
 from muser.text.pretokenizers import PreTokenizer
-from muser.text.strings import joined
+from muser.text.strings import are_texts, joined
 
 MERGES_KEY = "tokenizer.ggml.merges"
 
@@ -71,7 +71,7 @@ def lines(texts: Sequence[str]) -> list[str]:
 
 def _pairs(merges: Any) -> list[tuple[str, str]]:
     """`left right` strings as pairs, in order of rank; of equal pairs the first one counts."""
-    if not isinstance(merges, Sequence) or isinstance(merges, str) or not len(merges):
+    if not are_texts(merges) or not len(merges):
         raise ModelError(
             f"This file has no merges ({MERGES_KEY} is missing or empty).",
             "Use a GGUF file that was converted together with its tokenizer.",

@@ -1,11 +1,19 @@
 """String arrays of a file taken whole: hundreds of thousands of items in a few array operations."""
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muser.formats import Strings
+
+
+def are_texts(value: object) -> TypeGuard[Sequence[str]]:
+    """Whether a metadata value is an array of strings; one of numbers or of arrays is not."""
+    if isinstance(value, Strings):
+        return True
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 def joined(texts: Sequence[str]) -> bytes:

@@ -130,7 +130,7 @@ class Tokenizer:
 
 
 def _check_model(model: object) -> None:
-    if model != "gpt2":
+    if not isinstance(model, str) or model != "gpt2":
         what = "is missing" if model is None else f"is {model!r}"
         raise ModelError(
             f"This file's kind of tokenizer is not supported ({MODEL_KEY} {what}).",

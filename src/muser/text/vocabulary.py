@@ -11,6 +11,7 @@ import numpy as np
 
 from muser.errors import FormatError, ModelError
 from muser.text.bytemap import unmapped
+from muser.text.strings import are_texts
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 KINDS_KEY = "tokenizer.ggml.token_type"
@@ -40,7 +41,7 @@ class Vocabulary:
     def from_metadata(cls, metadata: Mapping[str, Any]) -> "Vocabulary":
         """Raises ModelError without a token list, FormatError when the lists disagree."""
         texts = metadata.get(TOKENS_KEY)
-        if not isinstance(texts, Sequence) or isinstance(texts, str) or not len(texts):
+        if not are_texts(texts) or not len(texts):
             raise ModelError(
                 f"This file has no vocabulary ({TOKENS_KEY} is missing or empty).",
                 "Use a GGUF file that was converted together with its tokenizer.",
