@@ -1,11 +1,15 @@
 """The CPU device: conformance, labels, opening by name."""
 
+import errno
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from muser.devices import CpuDevice, default_threads, open_device
 from muser.devices.conformance import require_conformance, run_checks
-from muser.errors import DeviceError
+from muser.devices.tape import Player
+from muser.errors import DeviceError, LimitError
 from muser.graph import conformance
 from muser.kernels import Shelf
 
@@ -65,6 +69,19 @@ def test_threads():
         CpuDevice(threads=0)
 
 
+def test_too_many_threads_are_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("muser.devices.cpu.choose_library", None)
+    with pytest.raises(LimitError, match="at most 256"):
+        CpuDevice(threads=257, shelf=Shelf(tmp_path))
+
+
+def test_threads_that_the_system_refuses(libraries, monkeypatch):
+    refusal = SimpleNamespace(open=lambda *args: errno.EAGAIN)
+    monkeypatch.setattr("muser.devices.tape._Calls", lambda handle: refusal)
+    with pytest.raises(DeviceError, match=r"refuses a pool of 200 threads \(.*unavail"):
+        Player(libraries["c"], 200, 64)
+
+
 def test_planes_keep_every_half_on_the_grid():
     """Codes and exponents hold exactly the f16 rows that they were given."""
     from muser.devices.planes import Cache
@@ -72,7 +89,7 @@ def test_planes_keep_every_half_on_the_grid():
     from muser.kv import Geometry
 
     spec = CacheSpec(2, 40, 8)
-    cache = Cache.empty(spec, Geometry(8, 300, 16), 2)
+    cache = Cache.empty(spec, Geometry(8, 300, 16), 2, lanes=16)
     rng = np.random.default_rng(4)
     rows = oracle.snap_kv((rng.standard_normal((16, 80)) * 100).astype(np.float32), 2)
     cache.import_rows(1, 120, rows, -rows)

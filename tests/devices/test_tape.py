@@ -1,6 +1,10 @@
 """Tapes: barriers where data meet, cancelling, faults, forks, and operators without a pipeline."""
 
+import ctypes
+import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -9,6 +13,7 @@ import numpy as np
 import pytest
 
 from muser.devices import Limits
+from muser.devices.rules import STRIPED_WIDTH
 from muser.devices.tape import Move, barriers
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, LimitError
 from muser.formats import BlockType
@@ -49,25 +54,125 @@ def test_a_barrier_covers_all_entries_before_it():
     assert barriers(moves) == [False, False, True, False]
 
 
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def interrupted(library, threads, length, at, act):
+    """A chain of doublings, cut by columns, whose entry `at` is `act()`, called by every worker."""
+    bench = chain(library, threads, length, width=STRIPED_WIDTH, factor=2.0)
+    bench.act = KERNEL(lambda args, worker: act(bench.runner))
+    for tape in bench.runner.tapes.values():
+        tape.entries[at].run = ctypes.cast(bench.act, ctypes.c_void_p)
+    bench.runner.rows["a"][0] = 1
+    return bench
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_cancel_stops_before_the_end(library, threads):
-    bench = chain(library, threads, 20000)
-    x = np.ones((64, WIDTH), np.float32)
-    bench.runner.rows["a"][:] = x
-    timer = threading.Timer(0.05, bench.runner.cancel)
-    timer.start()
+def test_cancel_stops_before_the_next_entry(library, threads):
+    bench = interrupted(library, threads, 20, 7, lambda runner: runner.cancel())
     with pytest.raises(Cancelled):
-        bench.runner.play(step_of(64))
-    timer.join()
+        bench.runner.play(step_of(1))
+    assert np.all(bench.runner.rows["a"][0] == 2.0**7)
     bench.close()
 
 
-def test_plays_again_after_a_cancel(library):
+def test_cancel_stays_until_resume(library):
     bench = chain(library, 2, 3, width=64)
-    bench.runner.cancel()
     x = random_rows(np.random.default_rng(1), 4, 64)
+    bench.runner.cancel()
+    for _ in range(2):
+        with pytest.raises(Cancelled):
+            bench.play({"a": x}, "a")
+    bench.runner.resume()
     assert np.array_equal(bench.play({"a": x}, "a"), x)
     bench.close()
+
+
+def test_a_cancel_that_is_forgotten_too_early_still_ends_its_play(library):
+    """Else entries would be missing from a play that looks whole."""
+
+    def act(runner):
+        runner.cancel()
+        time.sleep(0.05)  # the other worker has met it, or meets nothing
+        runner.resume()
+
+    bench = interrupted(library, 2, 4, 1, act)
+    for _ in range(5):
+        bench.runner.rows["a"][0] = 1
+        try:
+            bench.runner.play(step_of(1))
+            assert np.all(bench.runner.rows["a"][0] == 2.0**3)
+        except Cancelled:
+            pass
+    bench.close()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_close_waits_for_the_player(library, threads):
+    inside, go = threading.Event(), threading.Event()
+
+    def act(runner):
+        inside.set()
+        go.wait()
+
+    bench, seen = interrupted(library, threads, 4, 1, act), []
+    player = threading.Thread(target=lambda: seen.append(failure(bench, Cancelled)))
+    player.start()
+    inside.wait()
+    closers = [threading.Thread(target=bench.close) for _ in range(2)]
+    for closer in closers:
+        closer.start()
+    closers[0].join(0.1)
+    assert all(closer.is_alive() for closer in closers)
+    go.set()
+    for thread in (player, *closers):
+        thread.join()
+    assert seen == ["The step was cancelled."]
+    assert failure(bench, DeviceError) == "This runner is closed."
+    bench.runner.resume()
+    assert failure(bench, DeviceError) == "This runner is closed."
+
+
+def failure(bench, kind):
+    with pytest.raises(kind) as caught:
+        bench.runner.play(step_of(1))
+    return caught.value.sentence
+
+
+LEAVING = """
+import threading
+from muser.kernels import Shelf, choose_library
+from muser.places import libraries
+from tests.devices.test_tape import chain, step_of
+bench = chain(choose_library(Shelf(libraries())), 2, 20000)
+def play():
+    while True:
+        started.set()
+        bench.runner.play(step_of(64))
+started = threading.Event()
+threading.excepthook = lambda args: None
+threading.Thread(target=play, daemon=True).start()
+started.wait()
+"""
+
+
+def test_an_interpreter_that_ends_while_a_thread_plays():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING], env=environment, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_collected_runner_ends_its_threads(library):
+    before = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else None
+    if before is None:
+        pytest.skip("this system does not list threads")
+    bench = chain(library, 4, 1, width=64)
+    assert len(os.listdir("/proc/self/task")) == before + 3
+    del bench
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) == before
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -137,25 +242,23 @@ def test_forked_child_is_refused(library):
 
 
 def test_two_callers_at_once_are_refused(library):
-    bench = chain(library, 1, 4000)
-    failures, running = [], threading.Event()
+    """And the second one's step does not touch the data that the first one reads."""
+    inside, go = threading.Event(), threading.Event()
 
-    def run():
-        running.set()
-        try:
-            bench.runner.play(step_of(64))
-        except Cancelled:
-            failures.append("cancelled")
+    def act(runner):
+        inside.set()
+        go.wait()
 
-    other = threading.Thread(target=run)
-    other.start()
-    running.wait()
-    time.sleep(0.05)
+    bench = interrupted(library, 1, 4, 1, act)
+    first = threading.Thread(target=lambda: bench.runner.play(step_of(1)))
+    first.start()
+    inside.wait()
     with pytest.raises(DeviceError, match="already computing"):
-        bench.runner.play(step_of(1))
-    bench.runner.cancel()
-    other.join()
-    assert failures == ["cancelled"]
+        bench.runner.play(step_of(64))
+    go.set()
+    first.join()
+    assert np.all(bench.runner.rows["a"][0] == 2.0**3)
+    assert not bench.runner.rows["a"][1:].any()
     bench.close()
 
 

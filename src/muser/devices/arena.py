@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from muser.devices.device import Limits, Step
 from muser.devices.planes import Cache
 from muser.graph import Graph
-from muser.kernels import StepBlock, address
+from muser.kernels import Constants, StepBlock, address
 from muser.kv import Geometry, round_up
-
-PANEL = 8
-GROUP = 32  # elements whose codes are summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +23,12 @@ class Quantised:
     sums: NDArray[np.int16]
 
     @classmethod
-    def empty(cls, rows: int, width: int, block: int) -> "Quantised":
-        padded, span = round_up(rows, 2 * PANEL), round_up(width, block)
+    def empty(cls, rows: int, width: int, block: int, constants: Constants) -> "Quantised":
+        padded, span = round_up(rows, constants.row_tile), round_up(width, block)
         return cls(
             np.zeros(padded * span, np.int16),
             np.zeros(padded * (span // block), np.float32),
-            np.zeros(padded * (span // GROUP), np.int16),
+            np.zeros(padded * (span // constants.code_group), np.int16),
         )
 
 
@@ -65,16 +62,24 @@ class Arena:
     step: StepData
 
     @classmethod
-    def build(cls, graph: Graph, limits: Limits, blocks: Mapping[int, int]) -> "Arena":
+    def build(
+        cls, graph: Graph, limits: Limits, blocks: Mapping[int, int], constants: Constants
+    ) -> "Arena":
         """`blocks`: block size to the widest source row that is quantised by it."""
         rows = {
             name: np.zeros((limits.chunk, width), np.float32) for name, width in graph.rows.items()
         }
         quantised = {
-            block: Quantised.empty(limits.chunk, width, block) for block, width in blocks.items()
+            block: Quantised.empty(limits.chunk, width, block, constants)
+            for block, width in blocks.items()
         }
         caches = tuple(
-            Cache.empty(spec, Geometry(spec.window, limits.context, limits.chunk), limits.slots)
+            Cache.empty(
+                spec,
+                Geometry(spec.window, limits.context, limits.chunk),
+                limits.slots,
+                constants.plane_lanes,
+            )
             for spec in graph.caches
         )
         return cls(rows, quantised, caches, StepData(limits.chunk))

@@ -6,9 +6,9 @@ from muser.devices.conformance import require_conformance
 from muser.devices.device import Limits
 from muser.devices.lowering import WeightSource
 from muser.devices.runner import CpuRunner
-from muser.errors import DeviceError
+from muser.errors import DeviceError, LimitError
 from muser.graph import Graph
-from muser.kernels import Shelf, choose_library
+from muser.kernels import MAX_THREADS, Shelf, choose_library
 from muser.places import libraries
 
 
@@ -30,6 +30,11 @@ class CpuDevice:
         self.threads = default_threads() if threads is None else threads
         if self.threads < 1:
             raise DeviceError(f"{threads} threads cannot compute.", "Ask for at least one.")
+        if self.threads > MAX_THREADS:
+            raise LimitError(
+                f"{self.threads} threads are too many for the CPU device.",
+                f"Ask for at most {MAX_THREADS}.",
+            )
         shelf = shelf or Shelf(libraries())
         self.library = choose_library(shelf, isa)
         require_conformance(self.library, shelf)

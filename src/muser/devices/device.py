@@ -39,7 +39,10 @@ class Limits:
 
 
 class Runner(Protocol):
-    """A loaded model. One thread at a time may call `forward`; any thread may call `cancel`."""
+    """A loaded model.
+
+    One thread at a time may call `forward`; `cancel`, `resume` and `close` may come from any.
+    """
 
     limits: Limits
 
@@ -55,15 +58,21 @@ class Runner(Protocol):
         """Logits `[m, vocabulary]` of the wanted rows.
 
         Raises `ArithmeticFault` when a row left the finite numbers (the layer is named) and
-        `Cancelled` when `cancel` was called; the caches then hold undefined rows at this step's
-        positions, and only there.
+        `Cancelled` when `cancel` was called and not forgotten; the caches then hold undefined rows
+        at this step's positions, and only there.
         """
 
     def cancel(self) -> None:
-        """Make the running `forward` stop before its next tape entry."""
+        """The running `forward`, and every later one until `resume`, raises `Cancelled`."""
+
+    def resume(self) -> None:
+        """Forget an earlier `cancel`; called before work that a later cancel may stop."""
 
     def close(self) -> None:
-        """Release threads and memory; the runner is dead afterwards."""
+        """Cancel, wait until no `forward` runs, and give back the threads.
+
+        A later `forward` raises `DeviceError`.
+        """
 
 
 class Device(Protocol):

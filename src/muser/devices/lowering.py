@@ -1,7 +1,6 @@
 """What the lowering rules share: arguments, weights bound once, quantised rows made once."""
 
 import ctypes
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -11,17 +10,14 @@ from numpy.typing import NDArray
 from muser.devices.arena import Arena, Quantised
 from muser.devices.tape import Move
 from muser.errors import DeviceError
+from muser.formats import FLOATS, READABLE, BlockType
 from muser.graph import Graph, rope_table
-from muser.kernels import Args, address
+from muser.graph.arithmetic import GRID_BLOCK
+from muser.kernels import Args, Constants, address
 from muser.weights import BoundTensor, GridTensor
 
-FLOATS = ("F32", "F16", "BF16")
-K_BLOCK, SMALL_BLOCK, GRID_BLOCK = 256, 32, 128
-BLOCKS: Mapping[str, int] = MappingProxyType(
-    {"Q8_0": 32, "Q4_0": 32, "Q4_1": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
-    | dict.fromkeys(FLOATS, GRID_BLOCK)
-)
 QUANTISERS = MappingProxyType({32: "quantise_32", 256: "quantise_256", GRID_BLOCK: "grid_rows"})
+"""Elements that share a scale to the kernel that makes such rows."""
 
 
 class WeightSource(Protocol):
@@ -32,22 +28,29 @@ class WeightSource(Protocol):
     def grid(self, name: str) -> GridTensor: ...
 
 
-def block_size(type_name: str) -> int:
+def block_size(kind: BlockType) -> int:
     """Elements that share a scale in a row multiplied by such weights."""
-    size = BLOCKS.get(type_name)
-    if size is None:
+    if kind not in READABLE:
         raise DeviceError(
-            f"The CPU device has no projection for {type_name} weights.",
-            f"Supported: {', '.join(BLOCKS)}.",
+            f"The CPU device has no projection for {kind.name} weights.",
+            f"Supported: {', '.join(sorted(known.name for known in READABLE))}.",
         )
-    return size
+    return GRID_BLOCK if kind in FLOATS else kind.elements
 
 
 class Lowering:
     """Turns a graph into moves. `keep` holds every array that an argument points to."""
 
-    def __init__(self, graph: Graph, weights: WeightSource, arena: Arena, context: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        weights: WeightSource,
+        arena: Arena,
+        context: int,
+        constants: Constants,
+    ) -> None:
         self.graph, self.weights, self.arena, self.context = graph, weights, arena, context
+        self.constants = constants
         self.moves: list[Move] = []
         self.keep: list[object] = [arena, weights]
         self._count = "n"
@@ -117,9 +120,9 @@ class Lowering:
         self._count = "m"
         self._held.clear()
 
-    def quantise(self, source: str, type_name: str) -> tuple[Quantised, str]:
+    def quantise(self, source: str, kind: BlockType) -> tuple[Quantised, str]:
         """Scratch that holds `source` quantised as such weights need it, made once per row."""
-        block = block_size(type_name)
+        block = block_size(kind)
         scratch, name = self.arena.quantised[block], f"quantised {block}"
         if self._held.get(block) != source:
             args = self.args(

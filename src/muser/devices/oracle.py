@@ -35,7 +35,8 @@ class OracleRunner:
             if self._stop.is_set():
                 raise Cancelled(f"Stopped before the operator after {node}.", "Start again.")
 
-        self._stop.clear()
+        if self._stop.is_set():
+            raise Cancelled("Stopped before the first operator.", "Start again.")
         return self._interpreter.forward(
             step.tokens.tolist(),
             step.positions.tolist(),
@@ -46,6 +47,9 @@ class OracleRunner:
 
     def cancel(self) -> None:
         self._stop.set()
+
+    def resume(self) -> None:
+        self._stop.clear()
 
     def close(self) -> None:
         return

@@ -6,11 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.graph import CacheSpec
-from muser.graph.arithmetic import grid_rows
+from muser.graph.arithmetic import KV_GRID, grid_rows
 from muser.kv import Geometry, round_up
-
-CODE_BITS, LOWEST_STEP = 11, -24
-LANES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +19,10 @@ class Plane:
     steps: NDArray[np.int8]
 
     @classmethod
-    def empty(cls, spec: CacheSpec, geometry: Geometry, slots: int) -> "Plane":
+    def empty(cls, spec: CacheSpec, geometry: Geometry, slots: int, lanes: int) -> "Plane":
+        """`lanes`: the stride is a multiple of so many codes."""
         shape = (slots, spec.kv_heads, geometry.capacity)
-        stride = round_up(spec.head_dim, LANES)
+        stride = round_up(spec.head_dim, lanes)
         return cls(np.zeros((*shape, stride), np.int16), np.zeros(shape, np.int8))
 
     def rows(self, slot: int, indices: NDArray[np.int64], head_dim: int) -> NDArray[np.float16]:
@@ -36,7 +34,7 @@ class Plane:
 
     def put(self, slot: int, indices: NDArray[np.int64], rows: NDArray[np.float16]) -> None:
         """Stores f16 rows `[rows, kv heads, head_dim]`, snapped to the grid (again harmless)."""
-        codes, steps = grid_rows(rows.astype(np.float32), CODE_BITS, LOWEST_STEP)
+        codes, steps = grid_rows(rows.astype(np.float32), *KV_GRID)
         self.codes[slot][:, indices, : rows.shape[2]] = codes.transpose(1, 0, 2)
         self.steps[slot][:, indices] = steps.T
 
@@ -51,8 +49,8 @@ class Cache:
     value: Plane
 
     @classmethod
-    def empty(cls, spec: CacheSpec, geometry: Geometry, slots: int) -> "Cache":
-        key, value = (Plane.empty(spec, geometry, slots) for _ in range(2))
+    def empty(cls, spec: CacheSpec, geometry: Geometry, slots: int, lanes: int) -> "Cache":
+        key, value = (Plane.empty(spec, geometry, slots, lanes) for _ in range(2))
         return cls(spec, geometry, key, value)
 
     def export_rows(

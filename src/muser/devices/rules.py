@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from muser.devices.lowering import FLOATS, Lowering, scratch_fields
+from muser.devices.lowering import Lowering, scratch_fields
 from muser.devices.tape import Move
 from muser.errors import DeviceError
+from muser.formats import FLOATS
 from muser.graph import (
     Activation,
     Add,
@@ -31,10 +32,10 @@ from muser.graph import (
     Softcap,
     TakeRows,
 )
+from muser.graph.arithmetic import attention_constant
 from muser.kernels import address
 
 STRIPED_WIDTH = 8192  # elementwise rows from here on are cut by columns
-MIN_HEAD, MAX_HEAD = 17, 512
 ARGMAX = "argmax"
 
 
@@ -65,7 +66,6 @@ def _embed(low: Lowering, op: Embed) -> bool:
         row_bytes=tensor.row_bytes(),
         width=low.width(op.target),
         out=low.row(op.target),
-        vocabulary=low.graph.vocabulary,
     )
     name = tensor.type.name
     low.add(f"embed_{name.lower()}", args, op.node, (), (op.target,), tensor_type=name)
@@ -92,17 +92,18 @@ def _project(low: Lowering, op: Project) -> bool:
     """The group's quantised rows are made once per block size, then one entry per weight."""
     for target, weight, node in zip(op.targets, op.weights, op.nodes, strict=True):
         tensor = low.weights.tensor(weight)
-        kind = tensor.type.name
-        scratch, held = low.quantise(op.source, kind)
+        scratch, held = low.quantise(op.source, tensor.type)
         fields = scratch_fields(scratch)
-        if kind in FLOATS:
+        if tensor.type in FLOATS:
+            kernel = "project_grid"
             fields["weight"], fields["weight_steps"] = low.grid(weight)
         else:
+            kernel = f"project_{tensor.type.name.lower()}"
             fields |= {"weight": address(tensor.raw), "row_bytes": tensor.row_bytes()}
         args = low.args(
             out=low.row(target), width=low.width(op.source), out_width=low.width(target), **fields
         )
-        kernel = "project_grid" if kind in FLOATS else f"project_{kind.lower()}"
+        kind = tensor.type.name
         low.add(kernel, args, node, (held,), (target,), by_row=False, tensor_type=kind)
     return True
 
@@ -123,12 +124,14 @@ def _rope(low: Lowering, op: Rope) -> bool:
     return True
 
 
-def _check_head(layer: int, size: int) -> None:
-    """Query codes of G(q, 20 - ceil(log2 d), -60) are int16: below 17 elements they need more."""
-    if not MIN_HEAD <= size <= MAX_HEAD:
+def _check_head(low: Lowering, layer: int) -> None:
+    """Query codes of G(q, 20 − ⌈log2 d⌉, −60) are int16: small heads need wider ones."""
+    size = low.arena.caches[layer].spec.head_dim
+    least, most = low.constants.min_head, low.constants.max_head
+    if not least <= size <= most:
         raise DeviceError(
             f"Layer {layer} has attention heads of {size} elements;"
-            f" the CPU device takes {MIN_HEAD} to {MAX_HEAD}.",
+            f" the CPU device takes {least} to {most}.",
             "Use the device `oracle`, or a model with other heads.",
         )
 
@@ -154,12 +157,12 @@ def _kv_append(low: Lowering, op: KvAppend) -> bool:
 
 
 def _attention(low: Lowering, op: Attention) -> bool:
-    _check_head(op.layer, low.arena.caches[op.layer].spec.head_dim)
+    _check_head(low, op.layer)
     args = low.args(
         x=low.row(op.query),
         out=low.row(op.target),
         heads=op.heads,
-        factor=float(np.float32(op.scale * 1.4426950408889634)),
+        factor=float(attention_constant(op.scale)),
         **cache_fields(low, op.layer),
     )
     reads = (op.query, f"cache {op.layer}")

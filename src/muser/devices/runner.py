@@ -1,7 +1,9 @@
 """A model loaded on the CPU device."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +16,10 @@ from muser.devices.rules import ARGMAX, lower
 from muser.devices.tape import Player, Tape, labels_by_type
 from muser.errors import DeviceError, LimitError
 from muser.graph import Argmax, Graph, Project, TakeRows
-from muser.kernels import ROWS, Library, bucket_of
+from muser.kernels import ROWS, Constants, Library, bucket_of
 from muser.kv import round_up
 
-WEIGHT_ROWS = 8  # rows of weights that a worker unpacks at once
-HEADER_BYTES = 24  # of scratch per block and row: d, m, eight mins as int16
+CACHE_LINE = 64  # bytes; no two workers' scratch shares one
 
 
 class CpuRunner:
@@ -29,14 +30,16 @@ class CpuRunner:
     ) -> None:
         self.limits = limits
         self._vocabulary = graph.vocabulary
+        self._stage = Lock()
         self._library = library
         widths = _widest_sources(graph, weights)
-        self._arena = Arena.build(_with_argmax(graph), limits, widths)
-        lowering = Lowering(graph, weights, self._arena, limits.context)
+        constants = library.constants
+        self._arena = Arena.build(_with_argmax(graph), limits, widths, constants)
+        lowering = Lowering(graph, weights, self._arena, limits.context, constants)
         moves = lower(lowering)
         self._keep = lowering.keep
         self._tapes = {rows: Tape.record(moves, library, rows) for rows in ROWS}
-        self._player = Player(library, threads, _scratch_bytes(widths))
+        self._player = Player(library, threads, _scratch_bytes(widths, constants))
         self._logits = _logits_row(graph)
         self._takes_rows = any(isinstance(op, TakeRows) for op in graph.ops)
 
@@ -64,19 +67,39 @@ class CpuRunner:
         return self._arena.caches
 
     def forward(self, step: Step) -> NDArray[np.float32]:
-        self.play(step)
-        rows = self._arena.rows[self._logits]
-        chosen = rows[: len(step.outputs)] if self._takes_rows else rows[step.outputs]
-        return np.array(chosen)
+        with self._alone():
+            self._play(step)
+            rows = self._arena.rows[self._logits]
+            chosen = rows[: len(step.outputs)] if self._takes_rows else rows[step.outputs]
+            return np.array(chosen)
 
     def play(self, step: Step) -> None:
         """One pass over the tape of the step's row bucket; the rows stay in the arena."""
+        with self._alone():
+            self._play(step)
+
+    def _play(self, step: Step) -> None:
         self._check(step)
         self._arena.step.write(step)
         self._player.play(self._tapes[bucket_of(len(step.tokens))])
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The step data and the arena belong to one caller at a time."""
+        if not self._stage.acquire(blocking=False):
+            raise DeviceError(
+                "This runner is already computing a step.", "Call it from one thread at a time."
+            )
+        try:
+            yield
+        finally:
+            self._stage.release()
+
     def cancel(self) -> None:
         self._player.cancel()
+
+    def resume(self) -> None:
+        self._player.resume()
 
     def close(self) -> None:
         self._player.close()
@@ -117,7 +140,7 @@ def _widest_sources(graph: Graph, weights: WeightSource) -> dict[int, int]:
     for op in graph.ops:
         for name in op.weights if isinstance(op, Project) else ():
             assert isinstance(op, Project)
-            block, width = block_size(weights.tensor(name).type.name), graph.rows[op.source]
+            block, width = block_size(weights.tensor(name).type), graph.rows[op.source]
             if weights.tensor(name).type.elements > 1 and width % block:
                 raise DeviceError(
                     f"{name} has rows of {width} elements, not a multiple of {block}.",
@@ -127,13 +150,14 @@ def _widest_sources(graph: Graph, weights: WeightSource) -> dict[int, int]:
     return widest
 
 
-def _scratch_bytes(widths: Mapping[int, int]) -> int:
-    """One worker's: a few unpacked weight rows of the widest projection."""
+def _scratch_bytes(widths: Mapping[int, int], constants: Constants) -> int:
+    """One worker's: a strip of unpacked weight rows of the widest projection."""
     most = 0
     for block, width in widths.items():
         span = round_up(width, block)
-        most = max(most, WEIGHT_ROWS * (2 * span + HEADER_BYTES * (span // block)))
-    return round_up(most + 64, 64)
+        row = 2 * span + constants.strip_head_bytes * (span // block)
+        most = max(most, constants.strip * row)
+    return round_up(most, CACHE_LINE) + CACHE_LINE
 
 
 def _with_argmax(graph: Graph) -> Graph:

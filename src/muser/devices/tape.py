@@ -3,15 +3,15 @@
 import ctypes
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from muser.errors import ArithmeticFault, Cancelled, DeviceError
-from muser.kernels import Args, Entry, Library, address, pipeline
+from muser.errors import ArithmeticFault, Cancelled, DeviceError, MuserError
+from muser.kernels import Args, Entry, Library, Outcome, address, pipeline
 
-PLAYED, CANCELLED, FAULTED, FORKED, BUSY = range(5)
+POOL_ALIGNMENT = 64  # of `struct pool`
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,53 +94,85 @@ class Tape:
 
 
 class Player:
-    """A pool of `threads` native threads. `play` is one foreign call, with the GIL released."""
+    """A pool of `threads` native threads. `play` is one foreign call, with the GIL released.
+
+    The pool's memory is an array here, so it outlives every caller of a method; `close` ends the
+    threads, and so do the collection of a player and the end of the interpreter.
+    """
 
     def __init__(self, library: Library, threads: int, scratch_bytes: int) -> None:
-        self._calls = library.handle
+        self._calls = _Calls(library.handle)
         self._scratch = np.zeros((threads, scratch_bytes), np.uint8)
-        open_pool = self._calls.muser_pool_open
-        open_pool.restype = ctypes.c_void_p
-        open_pool.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
-        self._pool = open_pool(threads, address(self._scratch), scratch_bytes)
-        if not self._pool:
+        self._memory = np.zeros(library.constants.pool_bytes + POOL_ALIGNMENT, np.uint8)
+        self._pool = -(-address(self._memory) // POOL_ALIGNMENT) * POOL_ALIGNMENT
+        error = self._calls.open(self._pool, threads, address(self._scratch), scratch_bytes)
+        if error:
             raise DeviceError(
-                f"The system refuses a pool of {threads} threads.", "Ask for fewer with --threads."
+                f"The system refuses a pool of {threads} threads ({os.strerror(error)}).",
+                "Ask for fewer with --threads.",
             )
-        play = self._calls.muser_pool_play
-        play.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
-        for call in (self._calls.muser_pool_close, self._calls.muser_pool_cancel):
-            call.argtypes, call.restype = (ctypes.c_void_p,), None
-        self._fault = ctypes.c_uint64()
-        self._close = weakref.finalize(self, self._calls.muser_pool_close, self._pool)
+        self._end = weakref.finalize(
+            self, _end, self._calls.close, self._pool, self._memory, self._scratch
+        )
 
     def play(self, tape: Tape) -> None:
         """Raises `Cancelled`, `ArithmeticFault` (naming the node), or `DeviceError`."""
-        if not self._close.alive:
-            raise DeviceError("This runner is closed.", "Load the model again.")
-        fault = ctypes.byref(self._fault)
-        result = self._calls.muser_pool_play(self._pool, tape.entries, len(tape.entries), fault)
-        if result == PLAYED:
-            return
-        if result == CANCELLED:
-            raise Cancelled("The step was cancelled.", "Start it again if it is still wanted.")
-        if result == FAULTED:
-            raise _fault(tape, self._fault.value)
-        if result == FORKED:
-            raise DeviceError(
+        fault = ctypes.c_uint64()
+        outcome = self._calls.play(self._pool, tape.entries, len(tape.entries), ctypes.byref(fault))
+        if outcome != Outcome.PLAYED:
+            raise _failure(Outcome(outcome), tape, fault.value)
+
+    def cancel(self) -> None:
+        """The running play, and every later one until `resume`, raises `Cancelled`."""
+        self._calls.cancel(self._pool)
+
+    def resume(self) -> None:
+        """Forget an earlier `cancel`; called before work that a later cancel may stop."""
+        self._calls.resume(self._pool)
+
+    def close(self) -> None:
+        """Cancels, waits until no one plays, and ends the threads; later plays are refused."""
+        self._calls.close(self._pool)
+
+
+class _Calls:
+    """The pool's functions of a library, with their types."""
+
+    def __init__(self, handle: ctypes.CDLL) -> None:
+        pool, count, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        self.open = ctypes.CFUNCTYPE(count, pool, count, ctypes.c_void_p, size)(
+            ("muser_pool_open", handle)
+        )
+        self.play = ctypes.CFUNCTYPE(count, pool, ctypes.c_void_p, count, ctypes.c_void_p)(
+            ("muser_pool_play", handle)
+        )
+        plain = ctypes.CFUNCTYPE(None, pool)
+        self.cancel = plain(("muser_pool_cancel", handle))
+        self.resume = plain(("muser_pool_resume", handle))
+        self.close = plain(("muser_pool_close", handle))
+
+
+def _end(close: Callable[[int], None], pool: int, *memory: object) -> None:
+    """`memory` is what native code may touch until `close` has returned."""
+    close(pool)
+
+
+def _failure(outcome: Outcome, tape: Tape, fault: int) -> MuserError:
+    match outcome:
+        case Outcome.CANCELLED:
+            return Cancelled("The step was cancelled.", "Start it again if it is still wanted.")
+        case Outcome.FAULTED:
+            return _fault(tape, fault)
+        case Outcome.FORKED:
+            return DeviceError(
                 f"Process {os.getpid()} was forked from the one that loaded this model.",
                 "Load the model in the process that uses it.",
             )
-        raise DeviceError(
-            "This runner is already computing a step.", "Call it from one thread at a time."
-        )
-
-    def cancel(self) -> None:
-        if self._close.alive:
-            self._calls.muser_pool_cancel(self._pool)
-
-    def close(self) -> None:
-        self._close()
+        case Outcome.CLOSED:
+            return DeviceError("This runner is closed.", "Load the model again.")
+    return DeviceError(
+        "This runner is already computing a step.", "Call it from one thread at a time."
+    )
 
 
 def _fault(tape: Tape, fault: int) -> ArithmeticFault:

@@ -22,6 +22,7 @@ WEIGHT_GRID = (11, -60)
 ROW_GRID = (13, -60)
 KV_GRID = (11, -24)
 GRID_BLOCK = 128
+TILE = 128  # absolute positions that attention sums as integers
 
 
 def f32(text: str) -> np.float32:
@@ -153,6 +154,11 @@ def gelu(x: F32) -> F32:
     """The tanh form, with its inner polynomial as one fma."""
     inner = fma((f32("0x1.6e4e26p-5") * x) * x, x, x)
     return (np.float32(0.5) * x) * (np.float32(1) + tanh(f32("0x1.988454p-1") * inner))
+
+
+def attention_constant(scale: float) -> np.float32:
+    """c of the attention rule: f32 of the f64 product of `scale` and log2 e."""
+    return np.float32(scale * 1.4426950408889634)
 
 
 EXP2_COEFFICIENTS = (

@@ -17,7 +17,9 @@ from muser.graph.arithmetic import (
     I64,
     KV_GRID,
     ROW_GRID,
+    TILE,
     WEIGHT_GRID,
+    attention_constant,
     exp2_fraction,
     fma,
     gelu,
@@ -34,8 +36,6 @@ from muser.graph.arithmetic import (
     z,
 )
 from muser.graph.ops import Activation, Pairing
-
-TILE = 128
 
 
 def check(x: F32, what: str) -> F32:
@@ -180,7 +180,7 @@ def attention(
     kv = keys.shape[1]
     qi, eq = grid_rows(q, 20 - int(dim - 1).bit_length(), -60)
     query = qi.reshape(rows, kv, heads // kv, dim), eq.reshape(rows, kv, heads // kv)
-    c = np.float32(scale * 1.4426950408889634)
+    c = attention_constant(scale)
     state = None
     first, last = int(visible[:, 0].min()), int(visible[:, 1].max())
     for t in range(first // TILE, (last + TILE - 1) // TILE):

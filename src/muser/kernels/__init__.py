@@ -2,6 +2,7 @@
 
 from muser.kernels.arguments import Args, Entry, StepBlock, address
 from muser.kernels.compiler import Compiler, find_compiler
+from muser.kernels.constants import MAX_THREADS, Constants, Outcome
 from muser.kernels.library import (
     ISA_BITS,
     Library,
@@ -15,12 +16,15 @@ from muser.kernels.source import Source, read_source
 
 __all__ = [
     "ISA_BITS",
+    "MAX_THREADS",
     "REGISTRY",
     "ROWS",
     "Args",
     "Compiler",
+    "Constants",
     "Entry",
     "Library",
+    "Outcome",
     "Pipeline",
     "Shelf",
     "Source",

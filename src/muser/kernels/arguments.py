@@ -50,12 +50,10 @@ class Args(ctypes.Structure):
         ("rotated", ctypes.c_int32),
         ("capacity", ctypes.c_int32),
         ("window", ctypes.c_int32),
-        ("vocabulary", ctypes.c_int32),
         ("striped", ctypes.c_int32),
         ("eps", ctypes.c_float),
         ("factor", ctypes.c_float),
         ("inverse", ctypes.c_float),
-        ("spare", ctypes.c_int32),
     )
 
 
@@ -68,9 +66,6 @@ class Entry(ctypes.Structure):
         ("wait", ctypes.c_uint32),
         ("spare", ctypes.c_uint32),
     )
-
-
-SIZES = (ctypes.sizeof(StepBlock), ctypes.sizeof(Args), ctypes.sizeof(Entry))
 
 
 def address(array: NDArray) -> int:  # type: ignore[type-arg]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muser.errors import DeviceError
-from muser.kernels.arguments import SIZES
 from muser.kernels.compiler import Compiler, find_compiler, isas_of, target_machine
+from muser.kernels.constants import Constants, read_constants
 from muser.kernels.registry import REGISTRY, Pipeline
 from muser.kernels.shelf import Shelf, Shelved
 from muser.kernels.source import Source, read_source
@@ -27,6 +27,7 @@ class Library:
     isa: str
     sha256: str
     handle: ctypes.CDLL
+    constants: Constants
     addresses: Mapping[str, int]
 
     @property
@@ -81,17 +82,11 @@ def _open(shelved: Shelved) -> ctypes.CDLL:
 
 
 def _checked(isa: str, shelved: Shelved, handle: ctypes.CDLL) -> Library:
-    sizes = (ctypes.c_int32 * 3)()
-    handle.muser_sizes(sizes)
-    if tuple(sizes) != SIZES:
-        raise DeviceError(
-            f"The {isa} kernels lay out their arguments in {tuple(sizes)} bytes, not {SIZES}.",
-            "This is a defect of the package; please report it.",
-        )
+    constants = read_constants(handle, isa)
     addresses = {}
     for pipeline in REGISTRY.values():
         addresses[pipeline.symbol] = _symbol(handle, pipeline.symbol, isa)
-    return Library(isa, shelved.sha256, handle, addresses)
+    return Library(isa, shelved.sha256, handle, constants, addresses)
 
 
 def _symbol(handle: ctypes.CDLL, symbol: str, isa: str) -> int:

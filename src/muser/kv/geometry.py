@@ -6,7 +6,7 @@ Tiles of attention are `[128t, 128t+128)` in absolute positions. Every capacity 
 
 from dataclasses import dataclass
 
-TILE = 128
+from muser.graph.arithmetic import TILE
 
 
 def round_up(count: int, step: int) -> int:

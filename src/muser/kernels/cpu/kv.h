@@ -1,7 +1,7 @@
 /* K and V rows on their grid: n·2^e with |n| <= 2047, e >= -24, one e per row and head.
  *
- * Planes: codes int16 [slot][kv head][capacity][stride], stride = head_dim rounded up to 16 (the
- * rest stays zero), exponents int8 [slot][kv head][capacity]. Position p lies at p mod capacity;
+ * Planes: codes int16 [slot][kv head][capacity][stride], stride = head_dim rounded up to PLANE_LANES
+ * (the rest stays zero), exponents int8 [slot][kv head][capacity]. Position p lies at p mod capacity;
  * capacity is a multiple of TILE, so a tile is contiguous.
  */
 #ifndef KV_H
@@ -9,7 +9,7 @@
 
 #include "rows.h"
 
-INLINE int32_t plane_stride(const struct args *a) { return round_up(a->head_dim, 16); }
+INLINE int32_t plane_stride(const struct args *a) { return round_up(a->head_dim, PLANE_LANES); }
 
 INLINE int64_t plane_row(const struct args *a, int32_t slot, int32_t head, int32_t position) {
     return ((int64_t)slot * a->kv_heads + head) * a->capacity + position % a->capacity;

@@ -66,9 +66,34 @@ PIPELINE(scale_softcap, scale_softcap_rows(a, w))
 PIPELINE(take_rows, take_columns(a, w))
 PIPELINE(argmax, argmax_rows(a, w))
 
-/* Sizes that the host's mirrors must have: step, args, entry. */
-EXPORT void muser_sizes(int32_t out[3]) {
-    out[0] = sizeof(struct step);
-    out[1] = sizeof(struct args);
-    out[2] = sizeof(struct entry);
-}
+/* What the host needs to know of the texts: kernels/constants.py reads it when a library is loaded.
+ * An empty name ends the table. */
+struct constant {
+    char name[28];
+    int32_t value;
+};
+
+#define CONSTANT(name) {#name, name}
+EXPORT const struct constant muser_constants[] = {
+    {"STEP_BYTES", sizeof(struct step)},
+    {"ARGS_BYTES", sizeof(struct args)},
+    {"ENTRY_BYTES", sizeof(struct entry)},
+    {"POOL_BYTES", sizeof(struct pool)},
+    CONSTANT(TILE),
+    CONSTANT(GRID_BLOCK),
+    CONSTANT(CODE_GROUP),
+    CONSTANT(ROW_TILE),
+    CONSTANT(STRIP),
+    CONSTANT(STRIP_HEAD_BYTES),
+    CONSTANT(PLANE_LANES),
+    CONSTANT(MIN_HEAD),
+    CONSTANT(MAX_HEAD),
+    CONSTANT(MAX_THREADS),
+    CONSTANT(PLAYED),
+    CONSTANT(CANCELLED),
+    CONSTANT(FAULTED),
+    CONSTANT(FORKED),
+    CONSTANT(BUSY),
+    CONSTANT(CLOSED),
+    {"", 0},
+};

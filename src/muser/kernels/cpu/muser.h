@@ -1,7 +1,7 @@
 /* What the host and the kernels share: one step's data, one entry's arguments, one worker.
  *
  * `struct step`, `struct args` and `struct entry` are mirrored by `kernels/arguments.py`; the
- * library reports their sizes, and loading compares them.
+ * library reports their sizes and the constants below (`muser_constants`), and loading compares them.
  */
 #ifndef MUSER_H
 #define MUSER_H
@@ -33,7 +33,18 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum { TILE = 128, GRID_BLOCK = 128, MAX_HEAD = 512, ROW_TILE = 16, PANEL = 8 };
+enum {
+    TILE = 128,          /* positions of an attention tile */
+    GRID_BLOCK = 128,    /* elements of a float row that share a step */
+    CODE_GROUP = 32,     /* elements whose codes are summed */
+    PANEL = 8,           /* rows that lie in lanes together */
+    ROW_TILE = 2 * PANEL,
+    STRIP = 4,           /* weight rows that a worker unpacks at once */
+    STRIP_HEAD_BYTES = 8 * sizeof(int16_t) + 2 * sizeof(float), /* eight mins, d and m of a block */
+    PLANE_LANES = 16,    /* a stored K or V row takes a multiple of so many codes */
+    MIN_HEAD = 17,       /* the query codes of a smaller head do not fit int16, see attention.h */
+    MAX_HEAD = 512,
+};
 
 /* The only thing that changes between two plays of one tape. */
 struct step {
@@ -70,12 +81,10 @@ struct args {
     int32_t rotated;
     int32_t capacity;          /* rows of one plane, a multiple of TILE */
     int32_t window;            /* 0: every earlier row is visible */
-    int32_t vocabulary;
     int32_t striped;           /* elementwise: cut by columns */
     float eps;
     float factor;
     float inverse;
-    int32_t spare;
 };
 
 struct pool;

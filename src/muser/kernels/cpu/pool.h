@@ -10,28 +10,39 @@
 #ifndef POOL_H
 #define POOL_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "muser.h"
 
 enum { SPINS = 300, YIELDS = 4, MAX_THREADS = 256 };
-enum { PLAYED = 0, CANCELLED = 1, FAULTED = 2, FORKED = 3, BUSY = 4 };
+enum { PLAYED, CANCELLED, FAULTED, FORKED, BUSY, CLOSED };
+enum { CANCEL = 1, CLOSE = 2 }; /* bits of `halt`; a cancel stays until it is forgotten */
 
+struct pool;
+
+struct seat {
+    struct pool *pool;
+    int32_t index;
+};
+
+/* Lies in memory of the caller, who keeps it until `muser_pool_close` has returned and no thread can
+ * call anything here any more: what is closed is never freed under a player. */
 struct pool {
     int32_t count;
     pid_t owner;
     uint8_t *scratch;
     int64_t scratch_bytes;             /* one worker's part */
     pthread_t threads[MAX_THREADS];
+    struct seat seats[MAX_THREADS];
     const struct entry *entries;
     int32_t length;
     int32_t quit;
-    _Atomic int32_t playing;
-    _Atomic int32_t cancel;
+    _Atomic int32_t halt;
     _Atomic int32_t stop;              /* decided at a barrier, valid for all until the next */
+    _Atomic int32_t cut;               /* this play met a halt, even if it was forgotten meanwhile */
     _Atomic uint64_t fault;
     _Alignas(64) _Atomic uint32_t round;    /* plays begun */
     _Alignas(64) _Atomic uint32_t arrived;
@@ -39,11 +50,9 @@ struct pool {
     _Alignas(64) _Atomic int32_t sleepers;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-};
-
-struct seat {
-    struct pool *pool;
-    int32_t index;
+    pthread_mutex_t stage;             /* guards `playing` and `closed` */
+    pthread_cond_t empty;              /* a play has ended, or the pool is closed */
+    int32_t playing, closed;
 };
 
 static inline void breathe(void) {
@@ -87,7 +96,8 @@ static void barrier(struct pool *p) {
         return;
     }
     atomic_store(&p->arrived, 0);
-    atomic_store(&p->stop, atomic_load(&p->cancel) || atomic_load(&p->fault) != UINT64_MAX);
+    if (atomic_load(&p->halt)) atomic_store(&p->cut, 1);
+    atomic_store(&p->stop, atomic_load(&p->cut) || atomic_load(&p->fault) != UINT64_MAX);
     advance(p, &p->turn);
 }
 
@@ -121,7 +131,11 @@ static void walk(struct pool *p, int32_t index) {
             barrier(p);
             stop = atomic_load_explicit(&p->stop, memory_order_relaxed);
         }
-        if (stop || atomic_load_explicit(&p->cancel, memory_order_relaxed)) continue;
+        if (atomic_load_explicit(&p->halt, memory_order_relaxed)) {
+            atomic_store(&p->cut, 1);
+            stop = 1;
+        }
+        if (stop) continue;
         w.entry = (uint32_t)i;
         p->entries[i].run(p->entries[i].args, &w);
     }
@@ -130,40 +144,26 @@ static void walk(struct pool *p, int32_t index) {
 }
 
 static void *live(void *argument) {
-    struct seat seat = *(struct seat *)argument;
-    struct pool *p = seat.pool;
-    free(argument);
+    const struct seat *seat = argument;
+    struct pool *p = seat->pool;
     for (uint32_t seen = 0;; seen++) {
         await_change(p, &p->round, seen);
         if (p->quit) return NULL;
-        walk(p, seat.index);
+        walk(p, seat->index);
     }
-}
-
-static int start(struct pool *p, int32_t index) {
-    struct seat *seat = malloc(sizeof *seat);
-    if (!seat) return 1;
-    seat->pool = p;
-    seat->index = index;
-    if (pthread_create(&p->threads[index], NULL, live, seat) == 0) return 0;
-    free(seat);
-    return 1;
 }
 
 static void dismiss(struct pool *p, int32_t started) {
     p->quit = 1;
     advance(p, &p->round);
     for (int32_t i = 1; i < started; i++) pthread_join(p->threads[i], NULL);
-    pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->wake);
-    free(p);
 }
 
-/* A pool of `count` workers, the caller among them; NULL if threads or memory are refused. */
-EXPORT struct pool *muser_pool_open(int32_t count, uint8_t *scratch, int64_t scratch_bytes) {
-    if (count < 1 || count > MAX_THREADS) return NULL;
-    struct pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
-    if (!p) return NULL;
+/* A pool of `count` workers, the caller among them, in `muser_constants`' POOL_BYTES at a multiple of
+ * 64. 0, or the error number with which the system refuses a thread. */
+EXPORT int32_t muser_pool_open(struct pool *p, int32_t count, uint8_t *scratch,
+                               int64_t scratch_bytes) {
+    if (count < 1 || count > MAX_THREADS) return EINVAL;
     memset(p, 0, sizeof *p);
     p->count = count;
     p->owner = getpid();
@@ -171,38 +171,73 @@ EXPORT struct pool *muser_pool_open(int32_t count, uint8_t *scratch, int64_t scr
     p->scratch_bytes = scratch_bytes;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
-    for (int32_t i = 1; i < count; i++)
-        if (start(p, i) != 0) {
+    pthread_mutex_init(&p->stage, NULL);
+    pthread_cond_init(&p->empty, NULL);
+    for (int32_t i = 1; i < count; i++) {
+        p->seats[i] = (struct seat){p, i};
+        int error = pthread_create(&p->threads[i], NULL, live, &p->seats[i]);
+        if (error) {
             dismiss(p, i);
-            return NULL;
+            return error;
         }
-    return p;
+    }
+    return 0;
 }
 
-/* In a forked child the threads do not exist: nothing is joined or freed there. */
+EXPORT void muser_pool_cancel(struct pool *p) { atomic_fetch_or(&p->halt, CANCEL); }
+
+EXPORT void muser_pool_resume(struct pool *p) { atomic_fetch_and(&p->halt, ~CANCEL); }
+
+/* Stops a play, waits until its caller has left, and ends the threads. Later plays are answered
+ * CLOSED. In a forked child the threads do not exist: nothing is joined there. */
 EXPORT void muser_pool_close(struct pool *p) {
-    if (p && p->owner == getpid()) dismiss(p, p->count);
+    if (p->owner != getpid()) return;
+    atomic_fetch_or(&p->halt, CLOSE);
+    pthread_mutex_lock(&p->stage);
+    while (p->playing) pthread_cond_wait(&p->empty, &p->stage);
+    if (!p->closed) dismiss(p, p->count);
+    p->closed = 1;
+    pthread_mutex_unlock(&p->stage);
 }
 
-EXPORT void muser_pool_cancel(struct pool *p) { atomic_store(&p->cancel, 1); }
+/* PLAYED if this caller may play now. */
+static int32_t enter(struct pool *p) {
+    int32_t answer = PLAYED;
+    pthread_mutex_lock(&p->stage);
+    int32_t halt = atomic_load(&p->halt);
+    if (halt & CLOSE) answer = CLOSED;
+    else if (p->playing) answer = BUSY;
+    else if (halt & CANCEL) answer = CANCELLED;
+    else p->playing = 1;
+    pthread_mutex_unlock(&p->stage);
+    return answer;
+}
+
+static void leave(struct pool *p) {
+    pthread_mutex_lock(&p->stage);
+    p->playing = 0;
+    pthread_cond_broadcast(&p->empty);
+    pthread_mutex_unlock(&p->stage);
+}
 
 /* Plays the entries once. `fault` gets entry << 32 | row where FAULTED is returned. */
 EXPORT int32_t muser_pool_play(struct pool *p, const struct entry *entries, int32_t length,
                                uint64_t *fault) {
     if (p->owner != getpid()) return FORKED;
-    if (atomic_exchange(&p->playing, 1)) return BUSY;
+    int32_t refused = enter(p);
+    if (refused != PLAYED) return refused;
     p->entries = entries;
     p->length = length;
-    atomic_store(&p->cancel, 0);
     atomic_store(&p->stop, 0);
+    atomic_store(&p->cut, 0);
     atomic_store(&p->fault, UINT64_MAX);
     if (p->count > 1) advance(p, &p->round);
     walk(p, 0);
     *fault = atomic_load(&p->fault);
-    int32_t cancelled = atomic_load(&p->cancel);
-    atomic_store(&p->playing, 0);
-    /* A cancelled play leaves half-written rows behind, so its faults mean nothing. */
-    if (cancelled) return CANCELLED;
+    int32_t cut = atomic_load(&p->cut);
+    leave(p);
+    /* A play that was cut leaves half-written rows behind, so its faults mean nothing. */
+    if (cut) return CANCELLED;
     return *fault != UINT64_MAX ? FAULTED : PLAYED;
 }
 

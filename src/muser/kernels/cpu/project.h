@@ -51,7 +51,7 @@ INLINE void project_plain(enum format f, const struct args *a, const struct work
                 struct head h = fold_any(f, a, o, b, w, min);
                 for (int32_t r = 0; r < rows; r++) {
                     const int16_t *q = a->codes + (int64_t)(base + r) * span + b * block;
-                    const int16_t *sums = a->sums + ((int64_t)(base + r) * span + b * block) / 32;
+                    const int16_t *sums = a->sums + ((int64_t)(base + r) * span + b * block) / CODE_GROUP;
                     float s = a->scales[(int64_t)(base + r) * blocks + b];
                     int32_t dot = 0;
                     for (int32_t k = 0; k < block; k++) dot += (int32_t)w[k] * q[k];

@@ -11,8 +11,6 @@
 #include "blocks8.h"
 #include "rows.h"
 
-enum { STRIP = 4 };
-
 /* Eight weight rows; behind the last one the last one again, whose results are not stored. */
 struct octet {
     const uint8_t *row[8];
@@ -174,7 +172,7 @@ INLINE void project_few(enum format f, int32_t bucket, const struct args *a, con
                     for (int j = 0; j < 8; j++) unpack_block(f, a, x.row[j], b, codes[j], &k[j]);
                 for (int32_t r = 0; r < rows; r++) {
                     const int16_t *q = a->codes + (int64_t)(base + r) * span + b * block;
-                    const int16_t *sums = a->sums + ((int64_t)(base + r) * span + b * block) / 32;
+                    const int16_t *sums = a->sums + ((int64_t)(base + r) * span + b * block) / CODE_GROUP;
                     float s = a->scales[(int64_t)(base + r) * blocks + b];
                     for (int j = 0; j < 8; j++)
                         dots[j] = bucket == 1 ? dot_block(f, a, x.row[j], b, q, &k[j])
@@ -187,7 +185,8 @@ INLINE void project_few(enum format f, int32_t bucket, const struct args *a, con
     }
 }
 
-/* STRIP weight rows, unpacked over the whole width, in the worker's scratch. */
+/* STRIP weight rows, unpacked over the whole width, in the worker's scratch: STRIP times 2 bytes an
+ * element and STRIP_HEAD_BYTES a block. */
 struct strip {
     int16_t *codes;  /* [STRIP][span] */
     int16_t *min;    /* [STRIP][blocks][8] */
@@ -262,11 +261,12 @@ INLINE void project_tile(enum format f, int panels, const struct args *a, const 
                     acc[j][v] = _mm256_add_epi32(acc[j][v], _mm256_madd_epi16(x[v], y));
             }
         }
-        const int16_t *sums = a->sums + first * PANEL * (span / 32) + (int64_t)b * (block / 32) * PANEL;
+        const int64_t groups = span / CODE_GROUP; /* of a row */
+        const int16_t *sums = a->sums + (first * groups + (int64_t)b * (block / CODE_GROUP)) * PANEL;
         if (has_mins(f))
             for (int v = 0; v < panels; v++)
                 for (int p = 0; p < 4; p++) {
-                    __m256i x = load_codes(sums + (int64_t)v * PANEL * (span / 32) + 16 * p);
+                    __m256i x = load_codes(sums + v * PANEL * groups + 16 * p);
                     for (int j = 0; j < STRIP; j++) {
                         __m256i y = pair8(s->min + ((int64_t)j * blocks + b) * 8 + 2 * p);
                         low[j][v] = _mm256_add_epi32(low[j][v], _mm256_madd_epi16(x, y));
@@ -276,7 +276,7 @@ INLINE void project_tile(enum format f, int panels, const struct args *a, const 
             __m256 scale = _mm256_loadu_ps(a->scales + ((first + v) * blocks + b) * PANEL);
             __m256 plain = _mm256_setzero_ps();
             if (f == Q4_1) {
-                const int16_t *at = sums + (int64_t)v * PANEL * (span / 32);
+                const int16_t *at = sums + v * PANEL * groups;
                 plain = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)at)));
             }
             for (int j = 0; j < STRIP; j++) {

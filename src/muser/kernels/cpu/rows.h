@@ -62,17 +62,17 @@ INLINE void put_scale(const struct args *a, int32_t r, int32_t b, float s, int32
 /* Reads x, width. Writes codes, scales, sums. */
 INLINE void quantise_rows(int32_t block, int panel, const struct args *a, const struct worker *w) {
     int16_t q[256];
-    int32_t blocks = a->width / block, groups = a->width / 32;
+    int32_t blocks = a->width / block, groups = a->width / CODE_GROUP;
     struct span s = share_rows(*a->rows, w);
     for (int32_t r = s.begin; r < s.end; r++)
         for (int32_t b = 0; b < blocks; b++) {
             const float *x = a->x + (int64_t)r * a->width + b * block;
             put_scale(a, r, b, quantise_run(x, block, q), blocks, panel);
             put_codes(a, r, b * block, q, block, a->width, panel);
-            for (int32_t g = 0; g < block / 32; g++) {
+            for (int32_t g = 0; g < block / CODE_GROUP; g++) {
                 int32_t sum = 0;
-                for (int k = 0; k < 32; k++) sum += q[32 * g + k];
-                put_sum(a, r, b * (block / 32) + g, sum, groups, block, panel);
+                for (int k = 0; k < CODE_GROUP; k++) sum += q[CODE_GROUP * g + k];
+                put_sum(a, r, b * (block / CODE_GROUP) + g, sum, groups, block, panel);
             }
         }
 }

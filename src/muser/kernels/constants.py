@@ -1,0 +1,86 @@
+"""Constants of the C texts, as a loaded library reports them.
+
+`Constants` are known to the texts alone and taken from the library. `MIRRORED` ones stand in Python
+too, because they are needed without a library; loading compares them.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from types import MappingProxyType
+
+from muser.errors import DeviceError
+from muser.graph.arithmetic import GRID_BLOCK, TILE
+from muser.kernels.arguments import Args, Entry, StepBlock
+
+MAX_THREADS = 256
+
+
+class Outcome(IntEnum):
+    """What `muser_pool_play` answers."""
+
+    PLAYED = 0
+    CANCELLED = 1
+    FAULTED = 2
+    FORKED = 3
+    BUSY = 4
+    CLOSED = 5
+
+
+MIRRORED: Mapping[str, int] = MappingProxyType(
+    {
+        "STEP_BYTES": ctypes.sizeof(StepBlock),
+        "ARGS_BYTES": ctypes.sizeof(Args),
+        "ENTRY_BYTES": ctypes.sizeof(Entry),
+        "TILE": TILE,
+        "GRID_BLOCK": GRID_BLOCK,
+        "MAX_THREADS": MAX_THREADS,
+        **{outcome.name: outcome.value for outcome in Outcome},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """`pool_bytes`: of the tape player's own state. `row_tile`: scratch for quantised rows holds a
+    multiple of so many. `code_group`: elements whose codes are summed. `strip`: weight rows that a
+    worker unpacks at once, with `strip_head_bytes` beside the codes of a block. `plane_lanes`: a
+    stored K or V row takes a multiple of so many codes. Attention heads: `min_head` to `max_head`.
+    """
+
+    pool_bytes: int
+    row_tile: int
+    code_group: int
+    strip: int
+    strip_head_bytes: int
+    plane_lanes: int
+    min_head: int
+    max_head: int
+
+
+class _Line(ctypes.Structure):
+    """`struct constant` of `cpu/library.c`; an empty name ends the table."""
+
+    _fields_ = (("name", ctypes.c_char * 28), ("value", ctypes.c_int32))
+
+
+def read_table(handle: ctypes.CDLL) -> Mapping[str, int]:
+    """Every line of the library's `muser_constants`."""
+    table, at = {}, ctypes.addressof(_Line.in_dll(handle, "muser_constants"))
+    while (line := _Line.from_address(at)).name:
+        table[line.name.decode()] = int(line.value)
+        at += ctypes.sizeof(_Line)
+    return table
+
+
+def read_constants(handle: ctypes.CDLL, isa: str) -> Constants:
+    """Raises `DeviceError` where the library and this package say different things."""
+    table = read_table(handle)
+    for name, value in MIRRORED.items():
+        if table.get(name) != value:
+            raise DeviceError(
+                f"The {isa} kernels say {name} is {table.get(name)}, the package says {value}.",
+                "This is a defect of the package; please report it.",
+            )
+    return Constants(**{field.name: table[field.name.upper()] for field in fields(Constants)})

@@ -1,0 +1,21 @@
+"""What texts and package both say is compared when a library is loaded."""
+
+import pytest
+
+from muser.errors import DeviceError
+from muser.kernels import constants
+
+
+@pytest.mark.parametrize("name", sorted(constants.MIRRORED))
+def test_a_constant_that_differs_is_refused(libraries, monkeypatch, name):
+    handle = libraries["c"].handle
+    other = {**constants.MIRRORED, name: constants.MIRRORED[name] + 1}
+    monkeypatch.setattr(constants, "MIRRORED", other)
+    with pytest.raises(DeviceError, match=f"The c kernels say {name} is"):
+        constants.read_constants(handle, "c")
+
+
+def test_all_sets_report_the_same(libraries):
+    tables = [dict(constants.read_table(library.handle)) for library in libraries.values()]
+    assert all(table == tables[0] for table in tables)
+    assert len(tables[0]) == len(constants.MIRRORED) + len(constants.Constants.__slots__)
