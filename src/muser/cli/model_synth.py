@@ -7,13 +7,14 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from muser.cli.progress import watching
+from muser.cli.whole import whole
 from muser.errors import UsageError
 
 _SIZES = Group("Sizes (default: those of the preset)", sort_key=1)
 
 
 def _size(text: str) -> Parameter:
-    return Parameter(help=text, group=_SIZES)
+    return Parameter(help=text, group=_SIZES, converter=whole)
 
 
 @Parameter(name="*")
@@ -38,11 +39,13 @@ def synth(
     *,
     arch: Annotated[str | None, Parameter(help="llama (the default) or muse-glimmer.")] = None,
     like: Annotated[Path | None, Parameter(help="Take names, shapes and types from here.")] = None,
-    seed: Annotated[int, Parameter(help="Seed of the weights.")] = 0,
+    seed: Annotated[int, Parameter(help="Seed of the weights.", converter=whole)] = 0,
     weights: Annotated[
         str | None, Parameter(help="Type of the matrices of a tiny model, or census: full size.")
     ] = None,
-    head_scale: Annotated[int, Parameter(help="Power of two that multiplies the logits.")] = 1,
+    head_scale: Annotated[
+        int, Parameter(help="Power of two that multiplies the logits.", converter=whole)
+    ] = 1,
     sizes: SizeFlags | None = None,
 ) -> None:
     """Make a model file of random weights: tiny, of full size, or a twin of another file."""
