@@ -1,5 +1,23 @@
-"""`python -m muser` is `muser`."""
+"""`python -m muser` and `muser`: an interrupt is quiet from the first import on."""
 
-from muser.cli import main
+import os
+import signal
+from types import FrameType
 
-main()
+INTERRUPTED = 130
+
+
+def start() -> None:
+    """Run the command line; until it has taken over the signals, Ctrl-C ends the process."""
+    signal.signal(signal.SIGINT, _leave)
+    from muser.cli import main
+
+    main()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    start()

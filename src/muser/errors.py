@@ -71,6 +71,13 @@ class FetchError(MuserError):
     exit_status = 8
 
 
+class StorageError(MuserError):
+    """A file, a folder or a stream that the system does not let us read or write."""
+
+    code = "storage"
+    exit_status = 9
+
+
 class Cancelled(MuserError):
     """Work stopped because its caller asked for it."""
 

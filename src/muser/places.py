@@ -12,7 +12,10 @@ def home() -> Path:
     """The folder that holds the others: `MUSER_HOME`, else the platform's cache folder."""
     named = os.environ.get("MUSER_HOME")
     if named:
-        return Path(named).expanduser().absolute()
+        try:
+            return Path(named).expanduser().absolute()
+        except RuntimeError:  # `~name` of nobody is a folder of that name, as in a shell
+            return Path(named).absolute()
     from platformdirs import user_cache_path
 
     return user_cache_path("muser", appauthor=False)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from outcome import Command
@@ -40,6 +41,9 @@ def test_version_is_one_line(command: Command) -> None:
         (["run", "--sead", "1"], "Unknown option: --sead."),
         (["run", "--seed"], "--seed requires an argument"),
         (["run", "-n", "many", "x"], 'unable to convert "many" into int'),
+        (["run", "-n", "1.5", "x"], 'unable to convert "1.5" into int'),
+        (["run", "--seed", "1_0", "x"], 'unable to convert "1_0" into int'),
+        (["model", "synth", "x", "--layers", "2.5"], 'unable to convert "2.5" into int'),
         (["model", "show"], "requires an argument"),
     ],
 )
@@ -65,6 +69,7 @@ def test_a_flag_that_is_not_understood(
         (errors.ArithmeticFault, 6),
         (errors.LimitError, 7),
         (errors.FetchError, 8),
+        (errors.StorageError, 9),
     ],
 )
 def test_an_error_is_two_lines_and_its_status(
@@ -76,6 +81,26 @@ def test_an_error_is_two_lines_and_its_status(
     raising(monkeypatch, kind("It broke.", "Mend it."))
     outcome = command("model", "list")
     assert (outcome.status, outcome.err) == (status, "error: It broke.\nMend it.\n")
+
+
+def test_control_characters_do_not_reach_the_terminal(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(monkeypatch, errors.ModelError("It says \x1b[31m\nerror: no\x7f\x9b.", "Mend it."))
+    assert command("model", "list").err == "error: It says ␛[31m error: no␡\ufffd.\nMend it.\n"
+
+
+def test_what_the_system_refuses_is_no_defect(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(monkeypatch, FileNotFoundError(2, "No such file or directory", "/away"))
+    outcome = command("model", "list")
+    assert outcome.status == 9
+    assert outcome.err.startswith("error: No such file or directory: /away.\n")
+    raising(monkeypatch, MemoryError("Unable to allocate 2 TiB"))
+    outcome = command("model", "list")
+    assert outcome.status == 7
+    assert outcome.err.startswith("error: There is not enough memory: Unable to allocate 2 TiB.\n")
 
 
 def test_a_defect_is_one_line_and_how_to_report_it(
@@ -113,6 +138,79 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("arguments", [["model", "list"], ["run", "--help"]])
+def test_a_full_disk_behind_stdout(tmp_path: Path, arguments: list[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "wb") as full:
+        done = begun(arguments, tmp_path, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 9
+    assert done.stderr.startswith(b"error: No space left on device.\n")
+
+
+def test_help_for_a_reader_that_goes_away(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = begun(["run", "--help"], tmp_path, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_closed_stream_is_no_defect(tmp_path: Path, number: int) -> None:
+    shell = f'exec "$0" -c "$1" model list {number}>&-'
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell, sys.executable, SNIPPET],
+        capture_output=True,
+        env={**os.environ, "MUSER_HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (b"smollm2" in done.stdout) == (number != 1)
+
+
+def test_an_error_that_nobody_can_read_keeps_its_status(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = begun(["run", "--seed"], tmp_path, stdout=subprocess.PIPE, stderr=writing)
+    os.close(writing)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_every_character_can_be_printed(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "é.gguf").touch()
+    done = begun(
+        ["model", "list"],
+        tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="ascii",
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\xe9.gguf" in done.stdout
+
+
+def test_an_interrupt_while_modules_load_is_quiet() -> None:
+    probe = (
+        "import os, signal, sys\n"
+        "class Press:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'cyclopts': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Press())\n"
+        "from muser.__main__ import start; start()"
+    )
+    done = subprocess.run([sys.executable, "-c", probe, "model", "list"], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def begun(
+    arguments: list[str], home: Path, *, encoding: str = "utf-8", **streams: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """`muser` in a process of its own."""
+    environment = {**os.environ, "MUSER_HOME": str(home), "PYTHONIOENCODING": encoding}
+    return subprocess.run([sys.executable, "-c", SNIPPET, *arguments], env=environment, **streams)
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:

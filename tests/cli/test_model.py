@@ -66,6 +66,33 @@ def test_show_is_readable(command: Command, tiny: Path) -> None:
     assert "  all   3 tensors, 392 bytes" in lines
 
 
+def test_what_a_file_says_is_json_and_drives_no_terminal(command: Command, tmp_path: Path) -> None:
+    metadata = {
+        "general.architecture": "other",
+        "general.name": "\x1b]0;mine\x07\nsupported yes",
+        "other.nan": float("nan"),
+        "other.list": np.array([1, np.inf]),
+    }
+    write_gguf(tmp_path / "odd.gguf", metadata, {})
+    shown = command("model", "show", str(tmp_path / "odd.gguf"))
+    assert shown.status == 0
+    assert "  name          ␛]0;mine␇ supported yes\n" in shown.out
+    told = command("model", "show", str(tmp_path / "odd.gguf"), "--json").out
+    record = json.loads(told, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert record["hyperparameters"] == {"nan": "nan", "list": [1.0, "inf"]}
+    assert record["file"]["name"] == metadata["general.name"]
+
+
+def test_list_leaves_out_what_is_no_file(command: Command, tmp_path: Path) -> None:
+    models = tmp_path / "home" / "models"
+    (models / "folder.gguf").mkdir(parents=True)
+    (models / "gone.gguf").symlink_to(tmp_path / "nothing")
+    outcome = command("model", "list")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "folder.gguf" not in outcome.out
+    assert "gone" not in outcome.out
+
+
 def test_show_refuses_what_is_no_gguf(command: Command, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"not a model")
     outcome = command("model", "show", str(tmp_path / "x.gguf"))

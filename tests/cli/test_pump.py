@@ -63,6 +63,22 @@ def test_closing_cancels_and_waits() -> None:
     assert endless.left.is_set()
 
 
+def test_a_second_interrupt_does_not_leave_the_thread_behind() -> None:
+    endless = Endless()
+    calls: list[int] = []
+
+    def impatient() -> None:
+        calls.append(1)
+        if len(calls) < 3:
+            raise KeyboardInterrupt
+        endless.stop.set()
+
+    stream = pumped(endless, impatient)
+    assert next(stream) == 0
+    stream.close()
+    assert endless.left.is_set()
+
+
 def test_an_interrupt_reaches_a_thread_that_waits() -> None:
     endless = Endless()
     stream = pumped(endless, endless.stop.set)

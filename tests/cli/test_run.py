@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -176,6 +177,22 @@ def test_facts_go_to_stderr(command: Command, engine: PretendEngine) -> None:
         "Q4_1      project[isa=c]",
         f"library   cpu {'ab' * 32}",
     ]
+
+
+def test_a_terminal_gets_pictures_of_control_characters(
+    command: Command, monkeypatch: pytest.MonkeyPatch, engine: PretendEngine
+) -> None:
+    engine.texts = ("a\tb\x1b[2J", "\x9b\n")
+    assert command("run", "hi").out == "a\tb\x1b[2J\x9b\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert command("run", "hi").out == "a\tb␛[2J\ufffd\n"
+
+
+@pytest.mark.parametrize("flag", ["--stop", "--system"])
+def test_a_text_flag_that_is_not_utf8(command: Command, engine: PretendEngine, flag: str) -> None:
+    outcome = command("run", "hi", flag, os.fsdecode(b"ab\xff"))
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {flag} is not UTF-8 at byte 2.\n")
 
 
 def test_a_hash_needs_a_place(command: Command, engine: PretendEngine) -> None:

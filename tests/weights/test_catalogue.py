@@ -49,6 +49,9 @@ def test_a_file_in_the_models_folder_answers_to_its_stem(home: Path) -> None:
         ("gpt-9.gguf", "No file is at gpt-9.gguf."),
         ("some/where", "No file is at some/where."),
         (".", ". is a folder, not a model file."),
+        ("", "The model's name is empty."),
+        ("~nobody-here/x.gguf", "~nobody-here/x.gguf names no file."),
+        ("x" * 5000, f"{'x' * 80} names no file."),
     ],
 )
 def test_what_is_not_there_is_named(model: str, sentence: str) -> None:

@@ -1,6 +1,6 @@
 """The `muser` command: what is said and returned when something goes wrong.
 
-Exit statuses: 0 done, 1 a defect of Muser, 2 to 8 the class of the error (`muser.errors`),
+Exit statuses: 0 done, 1 a defect of Muser, 2 to 9 the class of the error (`muser.errors`),
 130 interrupted, 141 the reader of the output went away, 143 terminated.
 """
 
@@ -8,17 +8,16 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
 from muser.cli import model_list, model_show, model_synth, run, tokenize
-from muser.errors import Cancelled, MuserError, UsageError
+from muser.cli.console import one_line, prepare
+from muser.errors import Cancelled, LimitError, MuserError, StorageError, UsageError
 
 DEFECT = 1
 READER_GONE = 141
-TERMINATED = 143
 
 
 def _version() -> str:
@@ -53,8 +52,11 @@ def build() -> App:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave the process with its exit status."""
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(status_of(sys.argv[1:] if arguments is None else list(arguments)))
+    before = signal.getsignal(signal.SIGINT)
+    prepare()
+    status = status_of(sys.argv[1:] if arguments is None else list(arguments))
+    signal.signal(signal.SIGINT, before)
+    sys.exit(status)
 
 
 def status_of(arguments: list[str]) -> int:
@@ -72,15 +74,41 @@ def status_of(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return Cancelled.exit_status
     except BrokenPipeError:
-        # Python flushes stdout once more when it ends: give it somewhere harmless to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         return READER_GONE
+    except OSError as problem:
+        return _complain(_refused(problem))
+    except MemoryError as problem:
+        return _complain(_too_large(problem))
+    except SystemExit as leaving:
+        # The library that writes the help answers a closed pipe so.
+        return READER_GONE if leaving.code == 1 else _reraised(leaving)
     except Exception as problem:
         return _defect(problem)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(TERMINATED)
+def _silence_stdout() -> None:
+    """Python flushes stdout once more when it ends: give it somewhere harmless to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _reraised(leaving: SystemExit) -> int:
+    raise leaving
+
+
+def _refused(problem: OSError) -> MuserError:
+    where = f": {problem.filename}" if problem.filename is not None else ""
+    return StorageError(
+        f"{problem.strerror or problem}{where}.",
+        "Check the path and its permissions, and that the disk has room.",
+    )
+
+
+def _too_large(problem: MemoryError) -> MuserError:
+    what = str(problem) or "the system gives no more"
+    return LimitError(
+        f"There is not enough memory: {what}.", "Choose a smaller --ctx-size or a smaller model."
+    )
 
 
 def _one_line(problem: CycloptsError) -> str:
@@ -90,17 +118,23 @@ def _one_line(problem: CycloptsError) -> str:
 def _complain(problem: MuserError) -> int:
     if os.environ.get("MUSER_DEBUG") == "1":
         raise problem
-    print(f"error: {problem.sentence}\n{problem.remedy}", file=sys.stderr)
+    _say(f"error: {one_line(problem.sentence)}\n{one_line(problem.remedy)}")
     return problem.exit_status
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        return  # nobody is there to be told; the exit status is
 
 
 def _defect(problem: Exception) -> int:
     if os.environ.get("MUSER_DEBUG") == "1":
         raise problem
     what = " ".join(f"{type(problem).__name__}: {problem}".split())
-    print(
-        f"error: {what}\n"
-        "This is a defect of Muser. Run it again with MUSER_DEBUG=1 and report what it prints.",
-        file=sys.stderr,
+    _say(
+        f"error: {one_line(what)}\n"
+        "This is a defect of Muser. Run it again with MUSER_DEBUG=1 and report what it prints."
     )
     return DEFECT

@@ -4,6 +4,7 @@
 def list_models() -> None:
     """List the models that can be fetched by name and the files that are here."""
     from muser import places
+    from muser.cli.console import one_line
     from muser.weights.catalogue import CATALOGUE, strangers
 
     rows = [
@@ -11,11 +12,16 @@ def list_models() -> None:
         for entry in CATALOGUE
     ]
     rows += [
-        (path.stem, f"{path.stat().st_size / 1e6:.0f} MB", _state(True), path.name)
+        (
+            one_line(path.stem),
+            f"{path.stat().st_size / 1e6:.0f} MB",
+            _state(True),
+            one_line(path.name),
+        )
         for path in strangers()
     ]
     print(aligned([("NAME", "SIZE", "STATE", "WHAT"), *rows]))
-    print(f"\nModels folder: {places.models()}")
+    print(f"\nModels folder: {one_line(str(places.models()))}")
 
 
 def _state(is_here: bool) -> str:

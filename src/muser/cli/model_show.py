@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from muser.cli.console import one_line, speaks_utf8
 from muser.cli.progress import obtained
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def show(
     if json:
         import json as codec
 
-        print(codec.dumps(record, ensure_ascii=False))
+        print(codec.dumps(record, ensure_ascii=not speaks_utf8()))
         return
     print("\n\n".join("\n".join(_section(title, body)) for title, body in record.items()))
 
@@ -42,8 +44,8 @@ def described(file: "GgufFile") -> dict[str, dict[str, Any]]:
             "path": str(file.path),
             "bytes": file.size,
             "gguf version": file.version,
-            "architecture": architecture,
-            "name": file.metadata.get("general.name"),
+            "architecture": _brief(architecture),
+            "name": _brief(file.metadata.get("general.name")),
             "supported": _supported(file),
         },
         "hyperparameters": {
@@ -90,18 +92,23 @@ def _total(count: int, size: int) -> str:
 
 def _brief(value: Any) -> Any:
     """Scalars as they are; arrays and long texts as their kind and length."""
+    if value is None:
+        return None
     if isinstance(value, str):
         return value if len(value) <= WIDEST else f"{len(value):,} characters"
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has no word for it
     if isinstance(value, bool | int | float):
         return value
     items = value.tolist() if hasattr(value, "tolist") else value
     if len(items) > 8:
         return f"{len(items):,} values"
-    return list(items)
+    return [_brief(item) for item in items]
 
 
 def _section(title: str, body: dict[str, Any]) -> Iterable[str]:
     width = max((len(key) for key in body), default=0)
     yield title
     for key, value in body.items():
-        yield f"  {key.ljust(width)}  {f'{value:,}' if key == 'bytes' else value}"
+        shown = f"{value:,}" if key == "bytes" else str(value)
+        yield f"  {one_line(key.ljust(width))}  {one_line(shown)}"

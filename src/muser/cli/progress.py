@@ -17,7 +17,7 @@ def obtained(model: str | None) -> Path:
     from muser.weights.catalogue import DEFAULT, Entry, locate
     from muser.weights.fetch import fetch
 
-    found = locate(model or DEFAULT)
+    found = locate(DEFAULT if model is None else model)
     if not isinstance(found, Entry):
         return found
     if found.is_here:

@@ -17,7 +17,7 @@ def given(prompt: str | None, file: Path | None) -> str | None:
     if file is not None:
         return _trimmed(_bytes_of(file), str(file))
     if prompt is not None and prompt != "-":
-        return _checked(prompt)
+        return checked(prompt, "The prompt")
     if prompt is None and sys.stdin is not None and sys.stdin.isatty():
         return None
     return _trimmed(piped(), "Standard input")
@@ -29,7 +29,7 @@ def asked() -> str:
     line = sys.stdin.readline()
     if not line.strip():
         raise UsageError("There is no prompt.", 'Give one: muser run "The capital of France is".')
-    return _checked(line.removesuffix("\n"))
+    return checked(line.removesuffix("\n"), "The prompt")
 
 
 def piped() -> bytes:
@@ -47,6 +47,11 @@ def decoded(data: bytes, source: str) -> str:
         ) from None
 
 
+def checked(text: str, source: str) -> str:
+    """An argument's text: bytes that are not UTF-8 arrive as lone surrogates. As `decoded`."""
+    return decoded(text.encode("utf-8", "surrogateescape"), source)
+
+
 def _bytes_of(file: Path) -> bytes:
     try:
         return file.read_bytes()
@@ -61,8 +66,3 @@ def _trimmed(data: bytes, source: str) -> str:
             f"{source} holds no prompt.", 'Give one: muser run "The capital of France is".'
         )
     return text
-
-
-def _checked(text: str) -> str:
-    """An argument's bytes that are not UTF-8 arrive as lone surrogates."""
-    return decoded(text.encode("utf-8", "surrogateescape"), "The prompt")

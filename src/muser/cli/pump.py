@@ -40,11 +40,21 @@ def pumped(items: Iterator[T], cancel: Callable[[], None]) -> Generator[T]:
         while not isinstance(item := _next(handed), _End):
             yield item
     except BaseException:
-        while not ended.wait(PATIENCE_SECONDS):
-            cancel()
+        _stop(ended, cancel)
         raise
     if item.problem is not None:
         raise item.problem
+
+
+def _stop(ended: Event, cancel: Callable[[], None]) -> None:
+    """Impatience must not leave the thread behind: what it works on is about to be closed."""
+    while True:
+        try:
+            while not ended.wait(PATIENCE_SECONDS):
+                cancel()
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 def _next(handed: SimpleQueue[T]) -> T:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from muser.cli.progress import narrated, obtained
-from muser.cli.prompt import asked, given
+from muser.cli.prompt import asked, checked, given
 from muser.cli.pump import pumped
 from muser.cli.sampling_flags import SamplingFlags
 from muser.cli.screen import Screen
+from muser.cli.whole import whole
 from muser.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ def _flag(text: str, *names: str, group: Group = _WHAT) -> Parameter:
     return Parameter(name=names or None, help=text, group=group, negative=())
 
 
+def _whole(text: str, *names: str, group: Group = _WHAT) -> Parameter:
+    return Parameter(name=names or None, help=text, group=group, converter=whole)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class RunFlags:
@@ -35,12 +40,12 @@ class RunFlags:
     file: Annotated[Path | None, _flag("Read the prompt from a file.", "--file", "-f")] = None
     system: Annotated[str | None, _flag("A system message for the chat template.")] = None
     raw: Annotated[bool, _flag("Continue the prompt as it is, without the template.")] = False
-    ctx_size: Annotated[int | None, _flag("Positions to make room for.")] = None
-    threads: Annotated[int | None, _flag("Threads; by default one a core.")] = None
+    ctx_size: Annotated[int | None, _whole("Positions to make room for.")] = None
+    threads: Annotated[int | None, _whole("Threads; by default one a core.")] = None
     device: Annotated[str, _flag("Where to compute.")] = "cpu"
     max_tokens: Annotated[
         int | None,
-        _flag("Most tokens to answer; default 256.", "--max-tokens", "-n", group=_OUTPUT),
+        _whole("Most tokens to answer; default 256.", "--max-tokens", "-n", group=_OUTPUT),
     ] = None
     stop: Annotated[
         tuple[str, ...], _flag("Stop before this text; repeatable.", group=_OUTPUT)
@@ -82,6 +87,10 @@ def run(
 
 
 def _check(flags: RunFlags) -> None:
+    for stop in flags.stop:
+        checked(stop, "--stop")
+    if flags.system is not None:
+        checked(flags.system, "--system")
     if flags.hash_logits and not (flags.json or flags.verbose):
         raise UsageError(
             "--hash-logits has nowhere to say the hash.", "Add --json or --verbose to it."

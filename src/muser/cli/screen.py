@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from muser.cli.console import speaks_utf8, visible
+
 if TYPE_CHECKING:
     from muser.engine import Generation
 
@@ -20,7 +22,7 @@ class Screen:
 
     def add(self, text: str) -> None:
         if text and not self._as_json:
-            print(text, end="", flush=True)
+            print(visible(text) if sys.stdout.isatty() else text, end="", flush=True)
             self._written += len(text)
 
     def end(self, made: "Generation | None") -> None:
@@ -32,7 +34,7 @@ class Screen:
             print(end="\n" if self._written else "", flush=True)
             return
         if self._as_json:
-            print(json.dumps(record(made), ensure_ascii=False), flush=True)
+            print(json.dumps(record(made), ensure_ascii=not speaks_utf8()), flush=True)
         else:
             self.add(made.text[self._written :])
             print(end="" if made.text.endswith("\n") else "\n", flush=True)

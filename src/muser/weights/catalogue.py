@@ -91,7 +91,19 @@ def strangers() -> tuple[Path, ...]:
     folder = places.models()
     if not folder.is_dir():
         return ()
-    return tuple(sorted(path for path in folder.glob("*.gguf") if path.name not in known))
+    found = (path for path in folder.glob("*.gguf") if path.name not in known)
+    return tuple(sorted(path for path in found if path.is_file()))
+
+
+def _expanded(model: str | Path) -> Path:
+    try:
+        path = Path(model).expanduser()
+        path.exists()
+    except (OSError, RuntimeError) as problem:  # a name too long, a person without a home
+        raise UsageError(
+            f"{model!s:.80} names no file.", f"Check the path: {problem!s:.60}."
+        ) from problem
+    return path
 
 
 def locate(model: str | Path) -> Path | Entry:
@@ -102,12 +114,14 @@ def locate(model: str | Path) -> Path | Entry:
     """
     if isinstance(model, str) and (entry := named(model)):
         return entry
-    path = Path(model).expanduser()
+    path = _expanded(model)
     if path.is_file():
         return path
     stranger = next((s for s in strangers() if str(model) in (s.stem, s.name)), None)
     if stranger:
         return stranger
+    if not str(model):
+        raise UsageError("The model's name is empty.", "Give a name or a .gguf file's path.")
     if path.is_dir():
         raise UsageError(f"{model} is a folder, not a model file.", "Name the .gguf file in it.")
     if path.suffix == ".gguf" or len(path.parts) > 1:
