@@ -37,7 +37,6 @@ class FakeRunner:
         self._stop = False
 
     def forward(self, step):
-        self._stop = False
         self.on_step()
         if self._stop:
             raise Cancelled("Stopped.", "Start again.")
@@ -59,6 +58,9 @@ class FakeRunner:
 
     def cancel(self):
         self._stop = True
+
+    def resume(self):
+        self._stop = False
 
     def close(self):
         self.closed = True

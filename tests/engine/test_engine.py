@@ -115,6 +115,7 @@ def test_a_seed_replays():
     )
     assert first.ids == second.ids != other.ids
     assert first.seed == 42
+    assert engine_on(FakeRunner()).generate("ab", max_tokens=1).seed is None
 
 
 def test_limits_are_checked_before_work():

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import index
 from pathlib import Path
-from threading import Event, Lock
+from threading import RLock
 from types import TracebackType
 
 import numpy as np
@@ -46,8 +46,8 @@ class Engine:
         self._runner = runner
         self._load_s = load_s
         self._slot = Slot(runner, 0)
-        self._busy = Lock()
-        self._cancelled = Event()
+        self._state = RLock()  # a signal handler may cancel on the thread that holds it
+        self._busy = False
 
     @property
     def context(self) -> int:
@@ -120,7 +120,6 @@ class Engine:
             runner=self._runner,
             chunk=self._runner.limits.chunk,
             load_s=self._load_s,
-            cancelled=self._cancelled,
             turn=self._turn,
         )
         return Stream(request, sampler, loaded)
@@ -140,9 +139,9 @@ class Engine:
 
     def cancel(self) -> None:
         """Stop the running generation before its next tape entry; nothing runs: no effect."""
-        if self._busy.locked():
-            self._cancelled.set()
-            self._runner.cancel()
+        with self._state:
+            if self._busy:
+                self._runner.cancel()
 
     def close(self) -> None:
         """Give back threads and memory, and end the template's process; not while generating."""
@@ -163,18 +162,21 @@ class Engine:
 
     @contextmanager
     def _turn(self) -> Iterator[Slot]:
-        """The slot, empty, for one caller at a time."""
-        if not self._busy.acquire(blocking=False):
-            raise UsageError(
-                "This engine is already generating.",
-                "Finish or close the other stream first, or load a second engine.",
-            )
+        """The slot, empty, for one caller at a time; a cancel belongs to the turn it meets."""
+        with self._state:
+            if self._busy:
+                raise UsageError(
+                    "This engine is already generating.",
+                    "Finish or close the other stream first, or load a second engine.",
+                )
+            self._busy = True
+            self._runner.resume()
         try:
-            self._cancelled.clear()
             self._slot.clear()
             yield self._slot
         finally:
-            self._busy.release()
+            with self._state:
+                self._busy = False
 
     def _sampler(self, sampling: Sampling) -> Sampler:
         breakers = None

@@ -28,16 +28,17 @@ class Generation:
     """One answer and everything needed to say how it came about.
 
     `ids` holds every picked token, the stop token included; `text` neither that nor a stop string.
-    `finish_reason` is `stop`, `length` or `cancelled`. `labels` maps a tensor type to the pipelines
-    that read it, `libraries` a library to the SHA-256 of its bytes. `logits_sha256` chains the
-    logits of every pick: h ← SHA-256(h ‖ logits as little-endian f32), from 32 zero bytes.
+    `finish_reason` is `stop`, `length` or `cancelled`. `seed` is None where nothing was drawn.
+    `labels` maps a tensor type to the pipelines that read it, `libraries` a library to the SHA-256
+    of its bytes. `logits_sha256` chains the logits of every pick: h ← SHA-256(h ‖ logits as
+    little-endian f32), from 32 zero bytes.
     """
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
     text: str
     finish_reason: str
-    seed: int
+    seed: int | None
     timings: Timings
     labels: Mapping[str, tuple[str, ...]]
     libraries: Mapping[str, str]

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from threading import Event
 from time import perf_counter
 
 import numpy as np
@@ -26,7 +25,6 @@ class Loaded:
     runner: Runner
     chunk: int
     load_s: float
-    cancelled: Event
     turn: Callable[[], AbstractContextManager[Slot]]
 
 
@@ -115,8 +113,6 @@ class Stream(Iterator[Piece]):
         start = perf_counter()
         ids: Sequence[int] = self.request.prompt_ids
         for step in range(self.request.max_tokens):
-            if self._loaded.cancelled.is_set():
-                raise Cancelled("The generation was cancelled.", "Start it again.")
             logits = slot.append(ids, [len(ids) - 1], self._loaded.chunk)[0]
             if step == 0:
                 self._prefill_s = perf_counter() - start
@@ -134,7 +130,7 @@ class Stream(Iterator[Piece]):
             ids=tuple(self.ids),
             text="".join(self._text),
             finish_reason=reason,
-            seed=self._sampler.seed,
+            seed=None if self._sampler.sampling.greedy else self._sampler.seed,
             timings=Timings(
                 load_s=self._loaded.load_s,
                 prefill_s=self._prefill_s,
