@@ -64,7 +64,8 @@ def facts(made: "Generation") -> Iterator[str]:
     steps = max(times.tokens - 1, 0)  # the first token comes out of the prompt's last step
     yield f"loaded    in {times.load_s:.2f} s"
     yield f"prompt    {_speed(times.prompt_tokens, times.prefill_s)}"
-    yield f"answer    {_speed(steps, times.decode_s)}, then {made.finish_reason}; seed {made.seed}"
+    drawn = "" if made.seed is None else f"; seed {made.seed}"
+    yield f"answer    {_speed(steps, times.decode_s)}, then {made.finish_reason}{drawn}"
     for type_name, labels in made.labels.items():
         yield f"{type_name:9} {', '.join(labels)}"
     for name, digest in made.libraries.items():
