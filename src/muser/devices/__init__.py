@@ -1,10 +1,13 @@
-"""Devices: where tapes are recorded and played."""
+"""Devices: where tapes are recorded and played. One's own package is imported when asked for."""
 
-from muser.devices.cpu import CpuDevice, default_threads
+from typing import TYPE_CHECKING
+
 from muser.devices.device import Device, Limits, Runner, Step
 from muser.devices.opening import NAMES, open_device
 from muser.devices.oracle import OracleDevice
-from muser.devices.runner import CpuRunner
+
+if TYPE_CHECKING:
+    from muser.devices.cpu import CpuDevice, CpuRunner, default_threads
 
 __all__ = [
     "NAMES",
@@ -18,3 +21,11 @@ __all__ = [
     "default_threads",
     "open_device",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from muser.devices import cpu
+
+    return getattr(cpu, name)

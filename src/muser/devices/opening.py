@@ -1,19 +1,21 @@
 """Devices by name."""
 
-from muser.devices.cpu import CpuDevice
 from muser.devices.device import Device
 from muser.devices.oracle import OracleDevice
 from muser.errors import DeviceError
 
-NAMES = (CpuDevice.name, OracleDevice.name)
+NAMES = ("cpu", OracleDevice.name)
 
 
 def open_device(name: str, *, threads: int | None = None) -> Device:
     """The device called `name`; `threads` matters to `cpu` alone.
 
-    Raises `DeviceError` if there is none, or if it fails the conformance vectors.
+    Raises `DeviceError` if there is none, or if it fails the conformance vectors, and `LimitError`
+    for more threads than it has room for.
     """
-    if name == CpuDevice.name:
+    if name == "cpu":
+        from muser.devices.cpu import CpuDevice
+
         return CpuDevice(threads)
     if name == OracleDevice.name:
         return OracleDevice()

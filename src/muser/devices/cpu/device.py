@@ -2,10 +2,10 @@
 
 import os
 
-from muser.devices.conformance import require_conformance
+from muser.devices.cpu.conformance import require_conformance
+from muser.devices.cpu.lowering import WeightSource
+from muser.devices.cpu.runner import CpuRunner
 from muser.devices.device import Limits
-from muser.devices.lowering import WeightSource
-from muser.devices.runner import CpuRunner
 from muser.errors import DeviceError, LimitError
 from muser.graph import Graph
 from muser.kernels import MAX_THREADS, Shelf, choose_library

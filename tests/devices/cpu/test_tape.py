@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from muser.devices import Limits
-from muser.devices.rules import STRIPED_WIDTH
-from muser.devices.tape import Move, barriers
+from muser.devices.cpu.rules import STRIPED_WIDTH
+from muser.devices.cpu.tape import Move, barriers
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, LimitError
 from muser.formats import BlockType
 from muser.graph import Add, Project, RmsNorm, Scale, Softcap
@@ -143,7 +143,7 @@ LEAVING = """
 import threading
 from muser.kernels import Shelf, choose_library
 from muser.places import libraries
-from tests.devices.test_tape import chain, step_of
+from tests.devices.cpu.test_tape import chain, step_of
 bench = chain(choose_library(Shelf(libraries())), 2, 20000)
 def play():
     while True:

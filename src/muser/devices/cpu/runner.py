@@ -8,12 +8,12 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.devices.arena import Arena
+from muser.devices.cpu.arena import Arena
+from muser.devices.cpu.lowering import Lowering, WeightSource, block_size
+from muser.devices.cpu.planes import Cache
+from muser.devices.cpu.rules import ARGMAX, lower
+from muser.devices.cpu.tape import Player, Tape, labels_by_type
 from muser.devices.device import Limits, Step
-from muser.devices.lowering import Lowering, WeightSource, block_size
-from muser.devices.planes import Cache
-from muser.devices.rules import ARGMAX, lower
-from muser.devices.tape import Player, Tape, labels_by_type
 from muser.errors import DeviceError, LimitError
 from muser.graph import Argmax, Graph, Project, TakeRows
 from muser.kernels import ROWS, Constants, Library, bucket_of

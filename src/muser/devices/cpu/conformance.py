@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from muser.devices.cpu.runner import CpuRunner
 from muser.devices.device import Limits, Step
-from muser.devices.runner import CpuRunner
 from muser.errors import DeviceError
 from muser.formats import BlockType
 from muser.graph import Attention, CacheSpec, Graph, KvAppend, Op, RmsNorm, conformance
-from muser.graph.arithmetic import f32, grid_rows
+from muser.graph.arithmetic import KV_GRID, f32, grid_rows
 from muser.kernels import Library, Shelf, address
 from muser.weights import BoundTensor, GridTensor
 
@@ -197,5 +197,5 @@ def _attention(library: Library, vector: conformance.AttentionVector) -> str:
 
 def grid_to_half(rows: NDArray[np.float32]) -> NDArray[np.float16]:
     """Rows `[n, d]` of the vectors, snapped as they are stored: f16 `[n, 1, d]`."""
-    codes, steps = grid_rows(rows[:, None, :], 11, -24)
+    codes, steps = grid_rows(rows[:, None, :], *KV_GRID)
     return np.ldexp(codes.astype(np.float64), steps[..., None]).astype(np.float16)

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from muser.devices.lowering import Lowering, scratch_fields
-from muser.devices.tape import Move
+from muser.devices.cpu.lowering import Lowering, scratch_fields
+from muser.devices.cpu.tape import Move
 from muser.errors import DeviceError
 from muser.formats import FLOATS
 from muser.graph import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from muser.devices.cpu.planes import Cache
 from muser.devices.device import Limits, Step
-from muser.devices.planes import Cache
 from muser.graph import Graph
 from muser.kernels import Constants, StepBlock, address
 from muser.kv import Geometry, round_up

@@ -9,8 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from muser.devices import Limits, Step
-from muser.devices.cpu import CpuDevice
+from muser.devices import CpuDevice, Limits, Step
 from muser.formats import GgufFile
 from muser.graph.interpreter import Interpreter
 from muser.kernels import Shelf, choose_library, supported_isas

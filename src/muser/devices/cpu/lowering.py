@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.devices.arena import Arena, Quantised
-from muser.devices.tape import Move
+from muser.devices.cpu.arena import Arena, Quantised
+from muser.devices.cpu.tape import Move
 from muser.errors import DeviceError
 from muser.formats import FLOATS, READABLE, BlockType
 from muser.graph import Graph, rope_table

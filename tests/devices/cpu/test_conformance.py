@@ -1,0 +1,49 @@
+"""The vectors through every library's real code; one different word refuses the device."""
+
+import pytest
+
+from muser.devices.cpu.conformance import require_conformance, run_checks
+from muser.errors import DeviceError
+from muser.graph import conformance
+from muser.kernels import Shelf
+
+
+def test_every_library_passes_every_vector(libraries):
+    for library in libraries.values():
+        checks = dict(run_checks(library))
+        assert len(checks) >= 8 + 1 + len(conformance.NORMS) + len(conformance.ATTENTION)
+        assert {name for name, wrong in checks.items() if wrong} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "check"),
+    [
+        ("RNE", (("0x1.ce9d3cp0", 76),), "rne"),
+        ("GRID_STEP", -9, "kv_append"),
+        ("NORMS", (conformance.NormVector(128, "0" * 16),), "norm of 128"),
+        (
+            "ATTENTION",
+            (conformance.AttentionVector(64, 300, 0, 300, "0" * 16),),
+            "attention 0000000000000000",
+        ),
+    ],
+)
+def test_one_different_word_refuses_the_device(
+    libraries, tmp_path, monkeypatch, name, value, check
+):
+    library = list(libraries.values())[-1]
+    monkeypatch.setattr(conformance, name, value)
+    shelf = Shelf(tmp_path)
+    with pytest.raises(DeviceError, match=f"{check}.* differs"):
+        require_conformance(library, shelf)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pass_is_remembered_for_these_bytes_and_vectors(libraries, tmp_path, monkeypatch):
+    library, shelf = libraries["c"], Shelf(tmp_path)
+    require_conformance(library, shelf)
+    monkeypatch.setattr("muser.devices.cpu.conformance.run_checks", lambda library: [("again", 1)])
+    require_conformance(library, shelf)
+    monkeypatch.setattr(conformance, "GRID_STEP", -9)
+    with pytest.raises(DeviceError, match="again"):
+        require_conformance(library, shelf)
