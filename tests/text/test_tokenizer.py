@@ -220,6 +220,14 @@ def test_bad_merges(merges: Any, error: type[Exception]) -> None:
         made.encode("a")
 
 
+@pytest.mark.parametrize("key", ["tokens", "merges"])
+def test_lists_that_are_not_utf8(key: str) -> None:
+    given = metadata()
+    given[f"tokenizer.ggml.{key}"][1] = "a \udcff" if key == "merges" else "\udcff"
+    with pytest.raises(FormatError, match=f"{key} holds an entry that is not UTF-8"):
+        Tokenizer.from_metadata(given).encode("a")
+
+
 def test_two_tokens_of_one_text() -> None:
     given = metadata()
     given["tokenizer.ggml.tokens"][START] = "<|im_end|>"

@@ -15,6 +15,7 @@ from muser.errors import FormatError, ModelError, UsageError
 from muser.text.bytemap import CHAR_OF
 from muser.text.pretokenizers import PreTokenizer
 from muser.text.strings import are_texts, joined
+from muser.text.vocabulary import TOKENS_KEY
 
 MERGES_KEY = "tokenizer.ggml.merges"
 
@@ -65,7 +66,7 @@ def build_encoder(texts: Sequence[str], merges: Any, rule: PreTokenizer) -> Enco
 
 def lines(texts: Sequence[str]) -> list[str]:
     """All strings of an array, decoded at once where none of them holds a line feed."""
-    words = joined(texts).decode("utf-8", "surrogateescape").split("\n")
+    words = _decoded(joined(texts), TOKENS_KEY).split("\n")
     return words if len(words) == len(texts) else list(texts)
 
 
@@ -83,9 +84,19 @@ def _pairs(merges: Any) -> list[tuple[str, str]]:
             f"{MERGES_KEY} holds an entry that is not two tokens with one space between.",
             "Fetch the file again or convert the model again.",
         )
-    flat = blob[:-1].tobytes().decode("utf-8", "surrogateescape").replace(" ", "\n").split("\n")
+    flat = _decoded(blob[:-1].tobytes(), MERGES_KEY).replace(" ", "\n").split("\n")
     pairs = list(zip(flat[::2], flat[1::2], strict=True))
     return pairs if len(set(pairs)) == len(pairs) else list(dict.fromkeys(pairs))
+
+
+def _decoded(raw: bytes, key: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"{key} holds an entry that is not UTF-8.",
+            "Fetch the file again or convert the model again.",
+        ) from error
 
 
 def _alternate(spaces: "np.ndarray[Any, Any]", ends: "np.ndarray[Any, Any]") -> bool:
@@ -99,6 +110,6 @@ def _model(ids: Mapping[str, int], pairs: list[tuple[str, str]], rule: PreTokeni
         return BPE(dict(ids), pairs, ignore_merges=rule.whole_words)
     except Exception as error:  # the library raises bare Exception
         raise FormatError(
-            f"The merges of this file do not fit its tokens: {error}.",
+            f"The merges of this file do not fit its tokens: {str(error).splitlines()[0]}.",
             "Fetch the file again or convert the model again.",
         ) from error
