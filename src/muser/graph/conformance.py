@@ -1,17 +1,21 @@
 """What a device must reproduce before its first pipeline: words, not tolerances.
 
-The primitive table is section 1 of `docs/arithmetic.md`; the norm and attention digests of its
-sections 6 and 7 run a device's real kernels over inputs that a formula fills, so that the data are
-this page.
+The primitive table is section 1 of `docs/arithmetic.md`. The digests below it (norms of section 6,
+attention of section 7, weights, rotation, a gate and a softcap) run a device's real kernels over
+inputs that a formula fills, so that the data are this page.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from muser.formats import BlockType
 from muser.graph.arithmetic import F32, f32
+from muser.graph.ops import Pairing, RopeSpec
 
 FMA = (
     ("0x1.001p0", "0x1.001p0", "0x1p-60", "0x1.002002p0"),
@@ -121,6 +125,104 @@ NORMS = (
     NormVector(6656, "a8dc34ac0fb33348"),
 )
 NORM_EPS = 1e-5
+
+
+ROWS = 17
+"""Rows of the vectors below: a device computes them as it computes 1, 2 to 4, 5 to 16 and more."""
+
+
+def fill_rows(width: int, multiplier: int, modulus: int, offset: int, shift: int) -> F32:
+    """F over `ROWS` rows of `width`."""
+    return fill(ROWS * width, multiplier, modulus, offset, shift).reshape(ROWS, width)
+
+
+HALVES: Mapping[BlockType, tuple[int, ...]] = MappingProxyType(
+    {
+        BlockType.Q8_0: (0,),
+        BlockType.Q4_1: (0, 2),
+        BlockType.Q4_K: (0, 2),
+        BlockType.Q6_K: (208,),
+    }
+)
+"""Where a block's f16 scales stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightVector:
+    """`out` weight rows of `width`: digests of their own values and of their products with `rows`.
+
+    Byte i of all blocks is (101·i mod 977) mod 256; then f16 scale j, counted in the order of the
+    file, is F(j; 19, 257, 128, 12). F16 weights are F(i; 19, 257, 128, 6) times 2^(row mod 7).
+    """
+
+    type: BlockType
+    width: int
+    out: int
+    values: str
+    products: str
+
+    def rows(self) -> F32:
+        return fill_rows(self.width, 37, 1009, 503, 8)
+
+    def weights(self) -> NDArray[np.uint8]:
+        """uint8 `[out, row bytes]`."""
+        if self.type is BlockType.F16:
+            flat = fill(self.out * self.width, 19, 257, 128, 6).reshape(self.out, self.width)
+            powers = np.ldexp(np.float32(1), np.arange(self.out, dtype=np.int32) % 7)
+            return (flat * powers[:, None]).astype(np.float16).view(np.uint8)
+        shape = (self.out * self.width // self.type.elements, self.type.bytes)
+        i = np.arange(shape[0] * shape[1], dtype=np.int64)
+        blocks = (101 * i % 977 % 256).astype(np.uint8).reshape(shape)
+        places = HALVES[self.type]
+        scales = fill(shape[0] * len(places), 19, 257, 128, 12).astype(np.float16)
+        for place, column in zip(places, scales.reshape(-1, len(places)).T, strict=True):
+            blocks[:, place : place + 2] = (
+                np.ascontiguousarray(column).view(np.uint8).reshape(-1, 2)
+            )
+        return blocks.reshape(self.out, -1)
+
+
+WEIGHTS = (
+    WeightVector(BlockType.Q4_K, 512, 19, "36e1387a4883cc4c", "c33f8aa79055bd31"),
+    WeightVector(BlockType.Q6_K, 512, 19, "6f8feb6218f0ffbe", "fc7966976b97e646"),
+    WeightVector(BlockType.Q4_1, 288, 19, "d4c529cb51b88ba2", "5c0c4852d43450b9"),
+    WeightVector(BlockType.Q8_0, 288, 19, "16b752feedca5fe7", "758d91e35deca495"),
+    WeightVector(BlockType.F16, 200, 19, "44ce5316998b5a58", "4e4fff4fa735606f"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RopeVector:
+    """Two heads of 32, of which 24 elements turn, at positions 0 to 16."""
+
+    pairing: Pairing
+    digest: str
+
+    def spec(self) -> RopeSpec:
+        return RopeSpec(24, 500000.0, self.pairing)
+
+    def rows(self) -> F32:
+        return fill_rows(64, 37, 1009, 503, 8)
+
+
+ROPES = (
+    RopeVector(Pairing.INTERLEAVED, "9582b0ef218d7f55"),
+    RopeVector(Pairing.HALF_SPLIT, "a7b91c5cc77a590d"),
+)
+
+SILU_GATE = "c08b4c04555d167d"
+SOFTCAP = "e4c0031aa7035410"
+SOFTCAP_CAP = 30.0
+
+
+def gate_rows() -> F32:
+    """Source of `SOFTCAP`, and the gate of `SILU_GATE`: from −62.9 to 63.1."""
+    return fill_rows(100, 37, 1009, 503, 3)
+
+
+def up_rows() -> F32:
+    """What the gate of `SILU_GATE` is multiplied with."""
+    return fill_rows(100, 19, 257, 128, 6)
 
 
 def digest(x: F32) -> str:

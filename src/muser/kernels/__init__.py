@@ -8,6 +8,7 @@ from muser.kernels.library import (
     Library,
     choose_library,
     load_library,
+    processor_of,
     supported_isas,
 )
 from muser.kernels.registry import REGISTRY, ROWS, Pipeline, bucket_of, pipeline
@@ -35,6 +36,7 @@ __all__ = [
     "find_compiler",
     "load_library",
     "pipeline",
+    "processor_of",
     "read_source",
     "supported_isas",
 ]

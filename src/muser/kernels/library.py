@@ -107,6 +107,13 @@ def supported_isas(plain: Library) -> tuple[str, ...]:
     return tuple(isa for isa in possible if bits & ISA_BITS[isa])
 
 
+def processor_of(library: Library) -> str | None:
+    """Vendor and signature (family, model, stepping) of this processor; None where none is told."""
+    words = (ctypes.c_uint32 * 4)()
+    library.handle.muser_processor(words)
+    return bytes(words).hex() if any(words) else None
+
+
 def choose_library(
     shelf: Shelf, isa: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Library:

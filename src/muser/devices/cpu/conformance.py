@@ -5,31 +5,31 @@ A device whose words differ in one place is refused: there is no "nearly" in thi
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.devices.cpu.runner import CpuRunner
-from muser.devices.device import Limits, Step
+from muser.devices.cpu.proofs import operator_checks
 from muser.errors import DeviceError
-from muser.formats import BlockType
-from muser.graph import Attention, CacheSpec, Graph, KvAppend, Op, RmsNorm, conformance
-from muser.graph.arithmetic import KV_GRID, f32, grid_rows
-from muser.kernels import Library, Shelf, address
-from muser.weights import BoundTensor, GridTensor
+from muser.graph import conformance
+from muser.graph.arithmetic import f32
+from muser.kernels import Library, Shelf, address, processor_of
 
 Array = NDArray[np.generic]
 PASSED = "passed"
 
 
 def require_conformance(library: Library, shelf: Shelf) -> None:
-    """Runs the vectors unless the shelf remembers that these very bytes passed them.
+    """Runs the vectors unless the shelf remembers that these very bytes passed them here.
 
-    Raises `DeviceError` naming the first check that differs.
+    A shelf may lie in a home that several machines share: a pass is one processor's, and one that
+    cannot be told from others is never remembered. Raises `DeviceError` naming the first check that
+    differs.
     """
-    name = f"conformance-{library.sha256[:32]}-{_data_digest()}"
-    if shelf.note(name) == PASSED:
+    processor = processor_of(library)
+    name = f"conformance-{library.sha256[:32]}-{_digest(processor)}-{_digest(_data())}"
+    if processor is not None and shelf.note(name) == PASSED:
         return
     for check, wrong in run_checks(library):
         if wrong:
@@ -39,23 +39,22 @@ def require_conformance(library: Library, shelf: Shelf) -> None:
                 "This compiler or processor does not keep the arithmetic; set MUSER_CC to another"
                 " compiler, or MUSER_ISA=c.",
             )
-    shelf.remember(name, PASSED)
+    if processor is not None:
+        shelf.remember(name, PASSED)
 
 
 def run_checks(library: Library) -> Iterator[tuple[str, int]]:
     """Name of each check and how many words differ."""
     yield from _primitives(library)
-    yield "kv_append", _append(library)
-    for norm in conformance.NORMS:
-        yield f"norm of {norm.count}", int(_norm(library, norm) != norm.digest)
-    for vector in conformance.ATTENTION:
-        name = f"attention {vector.digest} of heads of {vector.dim}"
-        yield name, int(_attention(library, vector) != vector.digest)
+    yield from operator_checks(library)
 
 
-def _data_digest() -> str:
+def _data() -> object:
     """Changes with the vectors, so that a remembered pass is about these."""
-    data = [getattr(conformance, name) for name in sorted(vars(conformance)) if name.isupper()]
+    return [getattr(conformance, name) for name in sorted(vars(conformance)) if name.isupper()]
+
+
+def _digest(data: object) -> str:
     return hashlib.sha256(repr(data).encode()).hexdigest()[:16]
 
 
@@ -111,91 +110,3 @@ def _differs(library: Library, name: str, expected: Array, *sources: Array) -> i
     crowd = [np.tile(source, copies) for source in sources]
     actual = _call(library, name, np.zeros(len(expected) * copies, expected.dtype), *crowd)
     return conformance.mismatches(np.tile(expected, copies), actual)
-
-
-class _Vectors:
-    """Weights of the little graphs below: f32 vectors by name."""
-
-    def __init__(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        self._vectors = vectors
-
-    def tensor(self, name: str) -> BoundTensor:
-        vector = self._vectors[name]
-        return BoundTensor(name, BlockType.F32, vector.shape, vector.view(np.uint8))
-
-    def vector(self, name: str) -> NDArray[np.float32]:
-        return self._vectors[name]
-
-    def grid(self, name: str) -> GridTensor:
-        raise KeyError(name)
-
-
-def _play(
-    library: Library,
-    op: Op,
-    rows: Mapping[str, NDArray[np.float32]],
-    spec: CacheSpec | None = None,
-    position: int = 0,
-    weights: Mapping[str, NDArray[np.float32]] | None = None,
-    prepare: Callable[[CpuRunner], None] = lambda runner: None,
-) -> CpuRunner:
-    """One operator over one row; the arena holds its result."""
-    widths = {name: row.size for name, row in rows.items()}
-    caches = () if spec is None else (spec,)
-    graph = Graph("check", (op,), widths, {}, caches, {}, 1, position + 1)
-    limits = Limits(context=position + 1, slots=1, chunk=1)
-    runner = CpuRunner(library, 1, graph, _Vectors(weights or {}), limits)
-    for name, row in rows.items():
-        runner.rows[name][0] = row.reshape(-1)
-    prepare(runner)
-    one, where = np.zeros(1, np.int32), np.array([position], np.int32)
-    runner.play(Step(one, where, one, one))
-    runner.close()
-    return runner
-
-
-def _norm(library: Library, vector: conformance.NormVector) -> str:
-    op = RmsNorm("x", "y", "w", conformance.NORM_EPS, "norm")
-    rows = {"x": vector.row(), "y": np.zeros(vector.count, np.float32)}
-    runner = _play(library, op, rows, weights={"w": vector.weight()})
-    return conformance.digest(runner.rows["y"][0])
-
-
-def _append(library: Library) -> int:
-    row = np.array([f32(text) for text, _ in conformance.GRID], np.float32)
-    codes = np.array([code for _, code in conformance.GRID], np.int16)
-    spec = CacheSpec(kv_heads=1, head_dim=len(row), window=None)
-    runner = _play(library, KvAppend("k", "v", 0, "kv"), {"k": row, "v": row}, spec)
-    cache = runner.caches[0]
-    steps = (cache.key.steps[0, 0, 0], cache.value.steps[0, 0, 0])
-    wrong = sum(int(step != conformance.GRID_STEP) for step in steps)
-    planes = (cache.key, cache.value)
-    return wrong + sum(
-        conformance.mismatches(codes, plane.codes[0, 0, 0, : len(row)]) for plane in planes
-    )
-
-
-def _attention(library: Library, vector: conformance.AttentionVector) -> str:
-    """`last` − 1 is the query's position, and the window hides what lies before `first`."""
-    window = vector.last - vector.first if vector.first else None
-    spec = CacheSpec(kv_heads=1, head_dim=vector.dim, window=window)
-    op = Attention("q", "out", 0, 4, vector.dim**-0.5, "attention")
-    query = vector.query()
-
-    def fill(runner: CpuRunner) -> None:
-        capacity = runner.caches[0].geometry.capacity
-        first = max(0, vector.last - capacity)
-        keys, values = (
-            grid_to_half(rows)[first : vector.last] for rows in (vector.keys(), vector.values())
-        )
-        runner.caches[0].import_rows(0, first, keys, values)
-
-    rows = {"q": query, "out": np.zeros(query.size, np.float32)}
-    runner = _play(library, op, rows, spec, vector.last - 1, prepare=fill)
-    return conformance.digest(runner.rows["out"][0])
-
-
-def grid_to_half(rows: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Rows `[n, d]` of the vectors, snapped as they are stored: f16 `[n, 1, d]`."""
-    codes, steps = grid_rows(rows[:, None, :], *KV_GRID)
-    return np.ldexp(codes.astype(np.float64), steps[..., None]).astype(np.float16)

@@ -29,7 +29,7 @@ class CpuRunner:
         self, library: Library, threads: int, graph: Graph, weights: WeightSource, limits: Limits
     ) -> None:
         self.limits = limits
-        self._vocabulary = graph.vocabulary
+        self.vocabulary = graph.vocabulary
         self._stage = Lock()
         self._library = library
         widths = _widest_sources(graph, weights)
@@ -114,7 +114,7 @@ class CpuRunner:
                 "Ask for a larger chunk or send fewer rows.",
             )
         bounds = {
-            "tokens": self._vocabulary,
+            "tokens": self.vocabulary,
             "positions": limits.context,
             "slots": limits.slots,
             "outputs": count,

@@ -18,9 +18,25 @@ static int has_avx2(void) {
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     return b >> 5 & 1;
 }
+
+/* Vendor (12 letters as ebx, edx, ecx of leaf 0) and the signature: family, model, stepping. */
+static void identify(uint32_t out[4]) {
+    uint32_t most;
+    if (__get_cpuid(0, &most, &out[0], &out[2], &out[1])) {
+        uint32_t b, c, d;
+        __get_cpuid(1, &out[3], &b, &c, &d);
+    }
+}
 #else
 static int has_avx2(void) { return 0; }
+static void identify(uint32_t out[4]) { (void)out; }
 #endif
+
+/* Which processor this is; all zero where no instruction tells. */
+EXPORT void muser_processor(uint32_t out[4]) {
+    memset(out, 0, 4 * sizeof *out);
+    identify(out);
+}
 
 /* Bit 0: plain C. Bit 1: AVX2 with FMA and F16C. */
 EXPORT uint32_t muser_instruction_sets(void) { return 1u | (has_avx2() ? 2u : 0u); }
