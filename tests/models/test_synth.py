@@ -198,3 +198,12 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="Q5_0"):
         synthesise(tmp_path / "g.gguf", like=out)
     assert [path.name for path in tmp_path.iterdir()] == ["f.gguf"]
+
+
+def test_only_a_file_is_replaced(tmp_path):
+    with pytest.raises(UsageError, match="is not a file"):
+        synthesise(tmp_path)
+    assert not list(tmp_path.parent.glob(tmp_path.name + ".part"))
+    (tmp_path / "pipe").symlink_to("/dev/null")
+    with pytest.raises(UsageError, match="is not a file"):
+        synthesise(tmp_path / "pipe")

@@ -50,8 +50,11 @@ class Synthesis:
     def write(self, out: Path, progress: Progress | None = None) -> None:
         """Write the file; `progress` is told the bytes done.
 
-        Raises LimitError if the disk has not enough room.
+        Raises LimitError if the disk has not enough room, UsageError for the name of a folder or
+        a device: the finished file takes the place of what has its name.
         """
+        if out.exists() and not out.is_file():
+            raise UsageError(f"{out} is not a file.", "Name a file that may be written.")
         free = shutil.disk_usage(out.absolute().parent).free
         if free < self.layout.size:
             raise LimitError(
