@@ -29,8 +29,10 @@ class Tally:
         self.labels[key][label] = None
         self.hashes[bench.library.isa] = bench.library.sha256
 
-    def compared(self, isa):
-        return sum(count for key, count in self.counts.items() if key[1] == isa)
+    def seen(self, isa, threads):
+        """What was compared under a set with so many threads: formats or operators, and labels."""
+        keys = [key for key in self.counts if key[1:] == (isa, threads)]
+        return {key[0] for key in keys}, {label for key in keys for label in self.labels[key]}
 
 
 TALLY = pytest.StashKey[Tally]()

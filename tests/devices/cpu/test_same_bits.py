@@ -21,8 +21,10 @@ from muser.weights import Weights
 LENGTH = 300  # rings of a window of 8 hold 128 or 256 rows here: they go round
 MODELS = [
     ("llama", "q8_0"),
+    ("llama", "q4_0"),
     ("llama", "q4_1"),
     ("llama", "f16"),
+    ("llama", "bf16"),
     ("muse-glimmer", "census"),  # Q4_K, Q5_K and Q6_K, shrunk by SMALL
     ("muse-glimmer", "f32"),
 ]
