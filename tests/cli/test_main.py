@@ -205,6 +205,21 @@ def test_an_interrupt_while_modules_load_is_quiet() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+def test_an_interrupt_after_the_work_changes_nothing(tmp_path: Path) -> None:
+    probe = (
+        "import atexit, os, signal\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "from muser.__main__ import start; start()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, "model", "list"],
+        capture_output=True,
+        env={**os.environ, "MUSER_HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"smollm2" in done.stdout
+
+
 def begun(
     arguments: list[str], home: Path, *, encoding: str = "utf-8", **streams: Any
 ) -> subprocess.CompletedProcess[bytes]:

@@ -52,10 +52,9 @@ def build() -> App:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave the process with its exit status."""
-    before = signal.getsignal(signal.SIGINT)
     prepare()
     status = status_of(sys.argv[1:] if arguments is None else list(arguments))
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done; only the end is left
     sys.exit(status)
 
 
