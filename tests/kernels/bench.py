@@ -128,9 +128,9 @@ class Bench:
         self.runner.play(step)
         return self.runner.rows[target][:count].copy()
 
-    def label(self, kernel, rows):
+    def label(self, kernel, bucket):
         """The label of the last entry that begins with `kernel` on the tape of a row bucket."""
-        return [x for x in self.runner.tapes[rows].labels if x.startswith(kernel)][-1]
+        return [x for x in self.runner.tapes[bucket].labels if x.startswith(kernel)][-1]
 
     def close(self):
         self.runner.close()

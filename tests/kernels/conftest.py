@@ -96,10 +96,10 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _merged(labels):
-    """`name[isa=x,rows=1]`, `name[isa=x,rows=4]` as `name[isa=x,rows=1|4]`."""
+    """`name[isa=x,bucket=1]`, `name[isa=x,bucket=4]` as `name[isa=x,bucket=1|4]`."""
     merged = {}
     for label in labels:
-        head, _, rows = label.rstrip("]").partition(",rows=")
-        merged.setdefault(head, []).append(rows)
-    for head, rows in merged.items():
-        yield f"{head}]" if rows == [""] else f"{head},rows={'|'.join(rows)}]"
+        head, _, bucket = label.rstrip("]").partition(",bucket=")
+        merged.setdefault(head, []).append(bucket)
+    for head, bucket in merged.items():
+        yield f"{head}]" if bucket == [""] else f"{head},bucket={'|'.join(bucket)}]"

@@ -50,7 +50,7 @@ def test_grid_equals_the_oracle(tmp_path):
     grid = weights.grid("blk.0.ffn_down.weight")
     codes, steps = oracle.weight_grid(tensor.type, tensor.raw.reshape(tensor.rows, -1))
     assert (grid.codes == codes.reshape(32, -1)[:, :96]).all()
-    assert (grid.exponents == steps).all()
+    assert (grid.steps == steps).all()
 
 
 def replaced(name, entry):

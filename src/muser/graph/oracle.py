@@ -116,17 +116,17 @@ def project_blocks(x: F32, weight: Unpacked) -> F32:
 
 
 def weight_grid(block_type: BlockType, raw: NDArray[np.uint8]) -> tuple[I64, I64]:
-    """Float weights on their grid: codes `[out, blocks, 128]` (zero padded) and exponents."""
+    """Float weights on their grid: codes `[out, blocks, 128]` (zero padded) and steps."""
     return grid_rows(_in_grid_blocks(z(dequantise(block_type, raw))), *WEIGHT_GRID)
 
 
-def project_grid(x: F32, codes: I64, exponents: I64) -> F32:
+def project_grid(x: F32, codes: I64, steps: I64) -> F32:
     """Float weights: both sides on a grid per 128, one fma a block."""
     n, e = grid_rows(_in_grid_blocks(x), *ROW_GRID)
     dots = to_f32(block_products(n, codes))
     total = np.zeros((x.shape[0], codes.shape[0]), np.float32)
     for b in range(codes.shape[1]):
-        scale = power_of_two(e[:, b, None] + exponents[None, :, b])
+        scale = power_of_two(e[:, b, None] + steps[None, :, b])
         total = fma(dots[b], scale, total)
     return store(total, "projection")
 

@@ -11,15 +11,15 @@ from muser.kernels.library import (
     processor_of,
     supported_isas,
 )
-from muser.kernels.registry import REGISTRY, ROWS, Pipeline, bucket_of, pipeline
+from muser.kernels.registry import BUCKETS, REGISTRY, Pipeline, bucket_of, pipeline
 from muser.kernels.shelf import Shelf
 from muser.kernels.source import Source, read_source
 
 __all__ = [
+    "BUCKETS",
     "ISA_BITS",
     "MAX_THREADS",
     "REGISTRY",
-    "ROWS",
     "Args",
     "Compiler",
     "Constants",

@@ -33,7 +33,7 @@ class Args(ctypes.Structure):
         ("y", Pointer),
         ("out", Pointer),
         ("weight", Pointer),
-        ("weight_steps", Pointer),
+        ("steps", Pointer),
         ("codes", Pointer),
         ("scales", Pointer),
         ("sums", Pointer),

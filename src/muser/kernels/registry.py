@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from muser.errors import DeviceError
 
-ROWS = ("1", "4", "16", "chunk")
+BUCKETS = ("1", "4", "16", "chunk")
 """Row buckets: 1, 2-4, 5-16 rows, and a prefill chunk."""
 
 BUCKETED = (
@@ -51,25 +51,25 @@ PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One function of a library; `rows` is the row bucket it is specialised for, if any."""
+    """One function of a library; `bucket` is the row bucket it is specialised for, if any."""
 
     name: str
-    rows: str | None
+    bucket: str | None
 
     @property
     def symbol(self) -> str:
-        return f"muser_{self.name}" + ("" if self.rows is None else f"_{self.rows}")
+        return f"muser_{self.name}" + ("" if self.bucket is None else f"_{self.bucket}")
 
     def label(self, isa: str) -> str:
-        constants = [f"isa={isa}"] + ([] if self.rows is None else [f"rows={self.rows}"])
+        constants = [f"isa={isa}"] + ([] if self.bucket is None else [f"bucket={self.bucket}"])
         return f"{self.name}[{','.join(constants)}]"
 
 
 def _table() -> Mapping[tuple[str, str], Pipeline]:
-    table = {(name, rows): Pipeline(name, rows) for name in BUCKETED for rows in ROWS}
+    table = {(name, bucket): Pipeline(name, bucket) for name in BUCKETED for bucket in BUCKETS}
     for name in PLAIN:
         plain = Pipeline(name, None)
-        table |= {(name, rows): plain for rows in ROWS}
+        table |= {(name, bucket): plain for bucket in BUCKETS}
     return MappingProxyType(table)
 
 
@@ -77,12 +77,12 @@ REGISTRY = _table()
 """(kernel name, row bucket) to its pipeline."""
 
 
-def pipeline(name: str, rows: str) -> Pipeline:
+def pipeline(name: str, bucket: str) -> Pipeline:
     """Raises `DeviceError` for a name that the device does not have."""
-    found = REGISTRY.get((name, rows))
+    found = REGISTRY.get((name, bucket))
     if found is None:
         raise DeviceError(
-            f"The CPU device has no kernel {name!r} for the row bucket {rows!r}.",
+            f"The CPU device has no kernel {name!r} for the row bucket {bucket!r}.",
             "This is a defect of the lowering table; please report it.",
         )
     return found

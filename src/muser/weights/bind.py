@@ -40,11 +40,11 @@ class BoundTensor:
 class GridTensor:
     """Float weights snapped for products: n·2^e, `codes` int16 `[out, in]`.
 
-    `exponents` int8 `[out, ceil(in/128)]`; |code| ≤ 2047.
+    `steps` int8 `[out, ceil(in/128)]`; |code| ≤ 2047.
     """
 
     codes: NDArray[np.int16]
-    exponents: NDArray[np.int8]
+    steps: NDArray[np.int8]
 
 
 class Weights:

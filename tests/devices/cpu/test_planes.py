@@ -8,7 +8,7 @@ from muser.kv import Geometry
 
 
 def test_planes_keep_every_half_on_the_grid():
-    """Codes and exponents hold exactly the f16 rows that they were given."""
+    """Codes and steps hold exactly the f16 rows that they were given."""
     spec = CacheSpec(2, 40, 8)
     cache = Cache.empty(spec, Geometry(8, 300, 16), 2, lanes=16)
     rng = np.random.default_rng(4)

@@ -104,7 +104,7 @@ class Lowering:
     def grid(self, name: str) -> tuple[int, int]:
         if name not in self._grids:
             grid = self.weights.grid(name)
-            self._grids[name] = self._kept(grid.codes), self._kept(grid.exponents)
+            self._grids[name] = self._kept(grid.codes), self._kept(grid.steps)
         return self._grids[name]
 
     def table(self, name: str) -> int:

@@ -96,7 +96,7 @@ def _project(low: Lowering, op: Project) -> bool:
         fields = scratch_fields(scratch)
         if tensor.type in FLOATS:
             kernel = "project_grid"
-            fields["weight"], fields["weight_steps"] = low.grid(weight)
+            fields["weight"], fields["steps"] = low.grid(weight)
         else:
             kernel = f"project_{tensor.type.name.lower()}"
             fields |= {"weight": address(tensor.raw), "row_bytes": tensor.row_bytes()}

@@ -16,7 +16,7 @@ from muser.devices.cpu.tape import Player, Tape, labels_by_type
 from muser.devices.device import Limits, Step
 from muser.errors import DeviceError, LimitError
 from muser.graph import Argmax, Graph, Project, TakeRows
-from muser.kernels import ROWS, Constants, Library, bucket_of
+from muser.kernels import BUCKETS, Constants, Library, bucket_of
 from muser.kv import round_up
 
 CACHE_LINE = 64  # bytes; no two workers' scratch shares one
@@ -38,7 +38,7 @@ class CpuRunner:
         lowering = Lowering(graph, weights, self._arena, limits.context, constants)
         moves = lower(lowering)
         self._keep = lowering.keep
-        self._tapes = {rows: Tape.record(moves, library, rows) for rows in ROWS}
+        self._tapes = {bucket: Tape.record(moves, library, bucket) for bucket in BUCKETS}
         self._player = Player(library, threads, _scratch_bytes(widths, constants))
         self._logits = _logits_row(graph)
         self._takes_rows = any(isinstance(op, TakeRows) for op in graph.ops)

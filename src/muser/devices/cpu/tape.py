@@ -79,9 +79,9 @@ class Tape:
     moves: tuple[Move, ...]  # keeps the arguments alive
 
     @classmethod
-    def record(cls, moves: tuple[Move, ...], library: Library, rows: str) -> "Tape":
-        """Specialises every move for the bucket `rows`."""
-        pipelines = [pipeline(move.kernel, rows) for move in moves]
+    def record(cls, moves: tuple[Move, ...], library: Library, bucket: str) -> "Tape":
+        """Specialises every move for `bucket`."""
+        pipelines = [pipeline(move.kernel, bucket) for move in moves]
         entries = (Entry * len(moves))()
         for entry, move, chosen, wait in zip(
             entries, moves, pipelines, barriers(moves), strict=True

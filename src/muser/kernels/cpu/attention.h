@@ -1,4 +1,4 @@
-/* Attention over absolute tiles of 128 positions (design 2.6): integers inside a tile, one float
+/* Attention over absolute tiles of 128 positions (section 7): integers inside a tile, one float
  * step a tile. Rows outside [first, last) of a tile are skipped, never multiplied. */
 #ifndef ATTENTION_H
 #define ATTENTION_H
@@ -11,7 +11,7 @@ struct query {
     int32_t step;
 };
 
-/* One tile's weights: n of design 2.6, P, and the tile's N, M, D. */
+/* One tile's weights: n of section 7, P, and the tile's N, M, D. */
 struct tile {
     int32_t n[TILE];
     float g[TILE];
@@ -39,7 +39,7 @@ INLINE int32_t floor_to_int(float y) {
     return n - ((float)n > y);
 }
 
-/* Exponents below -100 between tiles count as -100. */
+/* Shifts below -100 between tiles count as -100. */
 INLINE float tile_factor(int32_t shift) { return two_to(most(shift, -100)); }
 
 #if defined(__AVX2__)

@@ -6,7 +6,7 @@
  *   Q4_K 144 B   d f16 | dmin f16 | 12 B of 6-bit scales and mins | 128 B: group pairs, low then high
  *   Q5_K 176 B   d f16 | dmin f16 | 12 B | 32 B of fifth bits, bit g of byte l | 128 B as Q4_K
  *   Q6_K 210 B   128 B low nibbles | 64 B upper pairs | 16 x int8 scales | d f16; minus 32
- *   GRID         int16 codes [out][in], int8 exponents [out][blocks of 128]; the last may be short
+ *   GRID         int16 codes [out][in], int8 steps e [out][blocks of 128]; the last may be short
  *
  * "Folded" codes carry their group's scale: at most 945, 1,953 and 4,096 in size for Q4_K, Q5_K and
  * Q6_K, so that a block is one run of int16 products and one integer sum.
@@ -124,7 +124,7 @@ INLINE void fold_block(enum format f, const uint8_t *p, int16_t *w, uint8_t min[
     }
 }
 
-/* t_b of design 2.4. `low` is the sum of m·q (K-quants) or of q (Q4_1). */
+/* t_b of section 4. `low` is the sum of m·q (K-quants) or of q (Q4_1). */
 INLINE float block_value(enum format f, struct head h, int32_t dot, int32_t low) {
     if (has_mins(f)) return fmaf(h.d, (float)dot, -(h.m * (float)low));
     if (f == Q4_1) return fmaf(h.d, (float)dot, h.m * (float)low);

@@ -1,4 +1,5 @@
-/* The scalar primitives of docs/arithmetic.md. `fmaf` exactly where the text says fma. */
+/* The scalar primitives of docs/arithmetic.md, `fmaf` exactly where it says fma. Sections named in
+ * these texts are those of that page. */
 #ifndef EXACT_H
 #define EXACT_H
 
@@ -102,7 +103,7 @@ INLINE float select_between(uint32_t u, uint32_t over, uint32_t up_to, float yes
     return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
 }
 
-/* exp: kernels 7.2, scalar form; below -80 zero, above 80 taken as 80, NaN stays NaN. */
+/* exp of section 5; below -80 zero, above 80 taken as 80, NaN stays NaN. */
 INLINE float exp_of(float x) {
     float c = select_between(bits_of(x), 0x42a00000u, 0x7f800000u, 80.0f, x);
     float shifted = fmaf(c, 0x1.715476p+0f, 0x1.8p23f);
@@ -158,7 +159,7 @@ INLINE uint32_t top_of(const float *x, int32_t n) {
     return top;
 }
 
-/* G(x, p, lo): exponent of the step for a run whose largest size is `top` (bits). */
+/* G(x, p, lo): the step e, which stands for 2^e, of a run whose largest size is `top` (bits). */
 INLINE int32_t grid_step(uint32_t top, int32_t p, int32_t lo) {
     if (top == 0) return lo;
     return most((int32_t)(top >> 23) - 127 + 1 - p, lo);

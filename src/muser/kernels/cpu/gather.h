@@ -79,7 +79,7 @@ INLINE void take_columns(const struct args *a, const struct worker *w) {
     }
 }
 
-/* Key of design 2.7: ordered bits of the logit, then the lower id. codes: int32 [rows] as target. */
+/* Token order of section 8: ordered bits of the logit, then the lower id. codes: int32 [rows] as target. */
 INLINE void argmax_rows(const struct args *a, const struct worker *w) {
     struct span s = share_rows(*a->rows, w);
     for (int32_t r = s.begin; r < s.end; r++) {

@@ -1,7 +1,7 @@
 /* K and V rows on their grid: n·2^e with |n| <= 2047, e >= -24, one e per row and head.
  *
  * Planes: codes int16 [slot][kv head][capacity][stride], stride = head_dim rounded up to PLANE_LANES
- * (the rest stays zero), exponents int8 [slot][kv head][capacity]. Position p lies at p mod capacity;
+ * (the rest stays zero), steps e int8 [slot][kv head][capacity]. Position p lies at p mod capacity;
  * capacity is a multiple of TILE, so a tile is contiguous.
  */
 #ifndef KV_H

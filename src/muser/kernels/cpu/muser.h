@@ -64,7 +64,7 @@ struct args {
     const float *y;            /* a second source */
     float *out;                /* f32 rows */
     const void *weight;        /* raw blocks, grid codes, an f32 vector or a rotation table */
-    const int8_t *weight_steps; /* grid weights: exponents [out][blocks] */
+    const int8_t *steps;       /* of grid weights: [out][blocks], each e stands for 2^e */
     int16_t *codes;            /* quantised rows, see rows.h */
     float *scales;
     int16_t *sums;

@@ -1,6 +1,6 @@
 /* Projection, the plain form: out[r][o] = sum over blocks of s_b · t_b, ascending.
  *
- * Reads weight, weight_steps, row_bytes, codes, scales, sums, width, out_width; writes out.
+ * Reads weight, steps, row_bytes, codes, scales, sums, width, out_width; writes out.
  * A block is unpacked once for up to ROW_TILE rows. An infinite or undefined t_b stays so through
  * the chain (0 · Inf is NaN, Inf - Inf is NaN), so that the test of the stored total is enough.
  */
@@ -21,7 +21,7 @@ INLINE struct head fold_any(enum format f, const struct args *a, int32_t o, int3
         const int16_t *codes = (const int16_t *)a->weight + (int64_t)o * a->width + b * GRID_BLOCK;
         memset(w, 0, GRID_BLOCK * sizeof *w);
         memcpy(w, codes, (size_t)n * sizeof *w);
-        struct head h = {two_to(a->weight_steps[(int64_t)o * blocks + b]), 0.0f};
+        struct head h = {two_to(a->steps[(int64_t)o * blocks + b]), 0.0f};
         return h;
     }
     const uint8_t *p = (const uint8_t *)a->weight + o * a->row_bytes + (int64_t)b * bytes_of(f);

@@ -23,7 +23,7 @@ INLINE struct octet octet_of(enum format f, const struct args *a, int32_t o, int
     for (int j = 0; j < 8; j++) {
         int64_t at = least(o + j, a->out_width - 1);
         x.row[j] = (const uint8_t *)a->weight + at * bytes;
-        x.step[j] = f == GRID ? a->weight_steps + at * blocks : NULL;
+        x.step[j] = f == GRID ? a->steps + at * blocks : NULL;
     }
     return x;
 }
@@ -212,7 +212,7 @@ INLINE void unpack_strip(enum format f, const struct args *a, int32_t o, int32_t
             struct folds k;
             struct head h = {0.0f, 0.0f};
             unpack_block(f, a, row, b, s->codes + ((int64_t)j * blocks + b) * block, &k);
-            if (f == GRID) h.d = two_to(a->weight_steps[at * blocks + b]);
+            if (f == GRID) h.d = two_to(a->steps[at * blocks + b]);
             else h = head_of(f, row + (int64_t)b * bytes_of(f));
             s->d[j * blocks + b] = h.d;
             s->m[j * blocks + b] = h.m;

@@ -22,7 +22,7 @@ enum { LANED = 0 };
 
 INLINE int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
-/* Q(x, n) of design 2.2; returns s, the scale. */
+/* Q(x, n) of section 2; returns s, the scale. */
 INLINE float quantise_run(const float *x, int32_t n, int16_t *q) {
     uint32_t top = top_of(x, n);
     if (top == 0) {
