@@ -5,6 +5,8 @@
 
 #include "kv.h"
 
+enum { TOGETHER = 8 }; /* heads that go through the tiles side by side */
+
 /* A query head on its grid. */
 struct query {
     int16_t codes[MAX_HEAD];
@@ -119,39 +121,76 @@ INLINE struct view view_of(const struct args *a, int32_t row, int32_t head) {
     return v;
 }
 
-INLINE void attend_one(const struct args *a, int32_t row, int32_t head, const struct worker *w) {
+/* One query head on its way through the tiles. */
+struct seeker {
     struct query q;
-    struct tile t;
     struct sums s;
-    int32_t O[MAX_HEAD];
-    struct view v = view_of(a, row, head);
-    int32_t hi = a->step->positions[row] + 1, lo = a->window ? most(0, hi - a->window) : 0;
-    int wrong = 0;
-    read_query(a, row, head, &q);
-    s.started = s.R = s.X = 0;
-    s.den = 0.0f;
-    for (int32_t base = lo / TILE * TILE; base < hi; base += TILE) {
-        int32_t first = most(lo - base, 0), last = least(hi - base, TILE), at = base % a->capacity;
-        wrong |= weigh(&v, &q, at, first, last, &t);
-        mix(&v, at, first, last, &t, O);
-        merge(&s, &t, O, a->head_dim);
-    }
-    uint32_t top = size_of(s.den);
-    float back = two_to(s.X - s.R + 8);
+    int wrong;
+};
+
+INLINE void finish(const struct args *a, int32_t row, int32_t head, const struct seeker *x,
+                   const struct worker *w) {
+    const struct sums *s = &x->s;
+    uint32_t top = size_of(s->den);
+    float back = two_to(s->X - s->R + 8);
     float *out = a->out + ((int64_t)row * a->heads + head) * a->head_dim;
     for (int32_t i = 0; i < a->head_dim; i++) {
-        top = larger(top, size_of(s.acc[i]));
-        out[i] = kept((s.acc[i] / s.den) * back, &top);
+        top = larger(top, size_of(s->acc[i]));
+        out[i] = kept((s->acc[i] / s->den) * back, &top);
     }
-    if (wrong) report_fault(w, row);
+    if (x->wrong) report_fault(w, row);
     check_row(top, w, row);
 }
 
-/* Reads x (queries), heads, kv_heads, head_dim, capacity, window, factor (c), planes; writes out. */
+/* `count` heads from `head` on, which read one KV head: a tile is met by all before the next one is
+ * read, so that it comes from memory once. */
+INLINE void attend_together(const struct args *a, int32_t row, int32_t head, int32_t count,
+                            const struct worker *w) {
+    struct seeker seekers[TOGETHER];
+    struct tile t;
+    int32_t O[MAX_HEAD];
+    struct view v = view_of(a, row, head);
+    int32_t hi = a->step->positions[row] + 1, lo = a->window ? most(0, hi - a->window) : 0;
+    for (int32_t h = 0; h < count; h++) {
+        struct seeker *x = &seekers[h];
+        read_query(a, row, head + h, &x->q);
+        x->s.started = x->s.R = x->s.X = x->wrong = 0;
+        x->s.den = 0.0f;
+    }
+    for (int32_t base = lo / TILE * TILE; base < hi; base += TILE) {
+        int32_t first = most(lo - base, 0), last = least(hi - base, TILE), at = base % a->capacity;
+        for (int32_t h = 0; h < count; h++) {
+            seekers[h].wrong |= weigh(&v, &seekers[h].q, at, first, last, &t);
+            mix(&v, at, first, last, &t, O);
+            merge(&seekers[h].s, &t, O, a->head_dim);
+        }
+    }
+    for (int32_t h = 0; h < count; h++) finish(a, row, head + h, &seekers[h], w);
+}
+
+/* Items [begin, end) of rows times heads, in runs that share a KV head. */
+INLINE void attend_items(const struct args *a, int64_t begin, int64_t end, const struct worker *w) {
+    const int32_t group = a->heads / a->kv_heads;
+    while (begin < end) {
+        int64_t stop = (begin / group + 1) * group;
+        int32_t count = (int32_t)((stop < end ? stop : end) - begin);
+        count = least(count, TOGETHER);
+        attend_together(a, (int32_t)(begin / a->heads), (int32_t)(begin % a->heads), count, w);
+        begin += count;
+    }
+}
+
+/* Reads x (queries), heads, kv_heads, head_dim, capacity, window, factor (c), planes; writes out.
+ * Many rows: whole groups in turn, since later rows see more. Few: heads are shared out evenly. */
 INLINE void attend_rows(const struct args *a, const struct worker *w) {
-    int64_t items = (int64_t)*a->rows * a->heads;
-    for (int64_t i = w->index; i < items; i += w->count)
-        attend_one(a, (int32_t)(i / a->heads), (int32_t)(i % a->heads), w);
+    const int64_t groups = (int64_t)*a->rows * a->kv_heads, group = a->heads / a->kv_heads;
+    if (groups < 4 * w->count) {
+        struct span s = share(*a->rows * a->heads, 1, w);
+        attend_items(a, s.begin, s.end, w);
+        return;
+    }
+    for (int64_t i = w->index; i < groups; i += w->count)
+        attend_items(a, i * group, (i + 1) * group, w);
 }
 
 #endif
