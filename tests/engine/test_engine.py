@@ -12,10 +12,21 @@ from muser.errors import LimitError, UsageError
 from muser.text import ChatTemplate
 from tests.engine.fakes import STOP, VOCABULARY, ByteTokenizer, FakeRunner, writing
 
+MADE = []
+
 
 def engine_on(runner):
     graph = SimpleNamespace(vocabulary=VOCABULARY)
-    return Engine(Path("fake.gguf"), graph, ByteTokenizer(), None, runner, 0.5)
+    MADE.append(Engine(Path("fake.gguf"), graph, ByteTokenizer(), None, runner, 0.5))
+    return MADE[-1]
+
+
+@pytest.fixture(autouse=True)
+def _engines_end_whole():
+    MADE.clear()
+    yield
+    for engine in MADE:
+        engine.check()
 
 
 def test_greedy_takes_the_largest_logit_each_time():
@@ -139,6 +150,8 @@ def test_limits_are_checked_before_work():
         ([], {}, "no tokens"),
         ([VOCABULARY], {}, f"Token id {VOCABULARY} is not"),
         ([-1], {}, "Token id -1 is not"),
+        ([True], {}, "True or False"),
+        (b"x", {}, "The prompt is bytes"),
         ("x", {"max_tokens": -1}, "max_tokens is -1"),
         ("x", {"raw": False}, "no chat template"),
         ("x", {"system": "be brief"}, "needs the chat template"),

@@ -132,6 +132,7 @@ class Engine:
         limit = self._runner.limits.chunk
         if chunk is not None and not 1 <= chunk <= limit:
             raise UsageError(f"chunk is {chunk}.", f"Choose 1 to {limit}.")
+        ids = _whole(ids)
         self._check_ids(ids)
         self._room(len(ids), 0)
         with self._turn() as slot:
@@ -142,6 +143,12 @@ class Engine:
         with self._state:
             if self._busy:
                 self._runner.cancel()
+
+    def check(self) -> None:
+        """Assert what must hold of an idle engine: nothing runs, and the slot fits its cache."""
+        with self._state:
+            assert not self._busy
+            assert len(self._slot.ids) <= self.context
 
     def close(self) -> None:
         """Give back threads and memory, and end the template's process; not while generating."""
@@ -189,11 +196,9 @@ class Engine:
     def _prompt_ids(
         self, prompt: str | Sequence[int], system: str | None, raw: bool
     ) -> tuple[int, ...]:
-        ids = (
-            self._encode(prompt, system, raw)
-            if isinstance(prompt, str)
-            else list(map(index, prompt))
-        )
+        if isinstance(prompt, bytes | bytearray):
+            raise UsageError("The prompt is bytes.", "Give a str, or a sequence of token ids.")
+        ids = self._encode(prompt, system, raw) if isinstance(prompt, str) else _whole(prompt)
         if not ids:
             raise UsageError("The prompt has no tokens.", "Give at least one word.")
         self._check_ids(ids)
@@ -236,3 +241,10 @@ class Engine:
                 f"Ask for at most {room} tokens or load with a larger context.",
             )
         return room if max_tokens is None else max_tokens
+
+
+def _whole(ids: Sequence[int]) -> list[int]:
+    """Token ids as Python's own integers; NumPy's are welcome, truth values are a mistake."""
+    if any(isinstance(token, bool) for token in ids):
+        raise UsageError("A token id is True or False.", "Give whole numbers.")
+    return list(map(index, ids))
