@@ -57,9 +57,12 @@ def test_a_barrier_covers_all_entries_before_it():
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def interrupted(library, threads, length, at, act):
-    """A chain of doublings, cut by columns, whose entry `at` is `act()`, called by every worker."""
-    bench = chain(library, threads, length, width=STRIPED_WIDTH, factor=2.0)
+def interrupted(library, threads, length, at, act, width=STRIPED_WIDTH):
+    """A chain of doublings whose entry `at` is `act(runner)`, called by every worker.
+
+    Rows of `STRIPED_WIDTH` are cut by columns, so that a barrier stands before every entry.
+    """
+    bench = chain(library, threads, length, width=width, factor=2.0)
     bench.act = KERNEL(lambda args, worker: act(bench.runner))
     for tape in bench.runner.tapes.values():
         tape.entries[at].run = ctypes.cast(bench.act, ctypes.c_void_p)
@@ -89,21 +92,25 @@ def test_cancel_stays_until_resume(library):
 
 
 def test_a_cancel_that_is_forgotten_too_early_still_ends_its_play(library):
-    """Else entries would be missing from a play that looks whole."""
+    """Each worker has one row. The second skips an entry, then the first one forgets the cancel:
+    else a play without that entry would look whole."""
+    turns, asked = iter([True, False]), threading.Event()
 
     def act(runner):
-        runner.cancel()
-        time.sleep(0.05)  # the other worker has met it, or meets nothing
-        runner.resume()
+        if next(turns):
+            runner.cancel()
+            asked.set()
+            time.sleep(0.1)  # the second worker goes on meanwhile and finds the cancel
+            runner.resume()
+        asked.wait()
 
-    bench = interrupted(library, 2, 4, 1, act)
-    for _ in range(5):
-        bench.runner.rows["a"][0] = 1
-        try:
-            bench.runner.play(step_of(1))
-            assert np.all(bench.runner.rows["a"][0] == 2.0**3)
-        except Cancelled:
-            pass
+    bench = interrupted(library, 2, 4, 1, act, width=64)
+    bench.runner.rows["a"][:2] = 1
+    try:
+        bench.runner.play(step_of(2))
+        assert np.all(bench.runner.rows["a"][:2] == 2.0**3)
+    except Cancelled:
+        assert not np.all(bench.runner.rows["a"][:2] == 2.0**3)
     bench.close()
 
 
