@@ -137,3 +137,27 @@ def test_avx2_without_fma_does_not_compile(tmp_path, libraries):
     found = find_compiler()
     with pytest.raises(DeviceError, match="AVX2 without FMA is refused"):
         WithoutFma(found.command, found.identity).build(read_source(), "avx2", tmp_path / "x.so")
+
+
+@pytest.mark.parametrize("named", ["   ", '"unbalanced'])
+def test_compiler_setting_that_names_no_command(named):
+    with pytest.raises(DeviceError, match="names no command"):
+        find_compiler({"MUSER_CC": named})
+
+
+def pretender(path, body):
+    """A command that answers as a compiler would, and compiles as `body` says."""
+    path.write_text(f'#!/bin/sh\ncase "$1" in --version|-dumpmachine) exit 0;; esac\n{body}\n')
+    path.chmod(0o755)
+    return find_compiler({"MUSER_CC": str(path)})
+
+
+def test_compiler_that_writes_nothing_is_refused(tmp_path):
+    with pytest.raises(DeviceError, match="it wrote nothing"):
+        pretender(tmp_path / "cc", "exit 0").build(read_source(), "c", tmp_path / "out.so")
+
+
+def test_the_complaint_is_the_line_that_says_why(tmp_path):
+    said = "echo 'cc: error: no room left' >&2; echo 'collect2: error: ld returned 1' >&2; exit 1"
+    with pytest.raises(DeviceError, match="cc: error: no room left"):
+        pretender(tmp_path / "cc", said).build(read_source(), "c", tmp_path / "out.so")

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 
 import pytest
 
@@ -47,6 +48,46 @@ def test_damaged_entry_is_built_again_with_a_warning(shelf, caplog, damage):
         assert shelf.take("key", build).path.read_bytes() == b"library"
     assert build.times == 1
     assert "does not match its hash" in caplog.text
+
+
+def test_stamp_that_is_no_text_means_damage(shelf, caplog):
+    path = shelf.take("key", Builder()).path
+    path.with_suffix(".sha256").write_bytes(b"\xff\xfe")
+    build = Builder()
+    with caplog.at_level(logging.WARNING):
+        shelf.take("key", build)
+    assert build.times == 1
+    assert "is built again" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_plain_file_is_never_read(shelf):
+    path = shelf.take("key", Builder()).path
+    for make in (lambda: path.symlink_to("/dev/zero"), lambda: os.mkfifo(path)):
+        path.unlink()
+        make()
+        assert shelf.take("key", Builder()).path.read_bytes() == b"library"
+
+
+@pytest.mark.parametrize("suffix", [".so", ".sha256"])
+def test_a_folder_in_the_way_is_gone_round(shelf, caplog, suffix):
+    path = shelf.take("key", Builder()).path.with_suffix(suffix)
+    path.unlink()
+    path.mkdir()
+    with caplog.at_level(logging.WARNING):
+        shelved = shelf.take("key", Builder())
+    assert shelved.path.read_bytes() == b"library"
+    assert "compiled for this run only" in caplog.text
+    assert [entry.name for entry in shelf.folder.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_a_note_that_cannot_be_kept_is_said_and_no_more(shelf, caplog):
+    shelf.take("key", Builder())
+    (shelf.folder / "name.note").mkdir()
+    with caplog.at_level(logging.WARNING):
+        shelf.remember("name", "word")
+    assert "cannot be noted" in caplog.text
+    assert shelf.note("name") is None
 
 
 def test_missing_stamp_means_missing_entry(shelf):

@@ -4,6 +4,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,9 +55,10 @@ class Compiler:
         with tempfile.TemporaryDirectory(prefix="muser-") as folder:
             main = source.write_to(Path(folder))
             command = (*self.command, *self.flags(isa), main.name, "-o", str(target), "-lm")
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            complaint = _first_line(done.stderr, "error") or f"status {done.returncode}"
+            status, said = _run_whole(command, folder)
+        empty = not target.exists() or target.stat().st_size == 0
+        if status != 0 or empty:
+            complaint = _complaint(said) or ("it wrote nothing" if empty else f"status {status}")
             raise DeviceError(
                 f"{' '.join(self.command)} could not compile the kernels for {isa}: {complaint}.",
                 "Set MUSER_CC to another C compiler (gcc 9 or clang 10 and later are known).",
@@ -70,7 +72,7 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
     """
     named = environment.get("MUSER_CC")
     if named:
-        return _identify(tuple(shlex.split(named)))
+        return _identify(_words(named))
     for name in CANDIDATES:
         path = shutil.which(name)
         if path:
@@ -81,6 +83,50 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
         "No C compiler is here, and the kernels are compiled at first use.",
         "Install one (for example gcc), run `pip install 'muser[cc]'`, or set MUSER_CC.",
     )
+
+
+def _words(named: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(named))
+    except ValueError:
+        words = ()
+    if not words:
+        raise DeviceError(
+            f"MUSER_CC is {named!r}, which names no command.",
+            "Set MUSER_CC to a C compiler, or unset it.",
+        )
+    return words
+
+
+def _run_whole(command: tuple[str, ...], folder: str) -> tuple[int, str]:
+    """Status and complaints; an interrupt ends the compiler's own children too."""
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            said = process.communicate()[1]
+        except BaseException:
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            raise
+    return process.returncode, said
+
+
+def _complaint(said: str) -> str:
+    """The line that says why: a linker's closing line only repeats that it failed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line and "ld returned" not in line]
+    others = [line for line in lines if "ld returned" not in line]
+    return next(iter(telling or others[-1:] or lines), "")
 
 
 def target_machine() -> str:
@@ -107,11 +153,7 @@ def _ask(command: tuple[str, ...], question: str) -> str:
         ) from error
     if done.returncode != 0:
         raise DeviceError(
-            f"{' '.join(command)} {question} failed: {_first_line(done.stderr, '') or 'mute'}.",
+            f"{' '.join(command)} {question} failed: {_complaint(done.stderr) or 'it said nothing'}.",
             "Set MUSER_CC to a C compiler, or unset it.",
         )
     return done.stdout.strip()
-
-
-def _first_line(text: str, word: str) -> str:
-    return next((line.strip() for line in text.splitlines() if word in line), "")

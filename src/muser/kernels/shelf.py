@@ -4,13 +4,17 @@ An entry is `<key>.so` beside `<key>.sha256`, both put in place by rename. What 
 hash is built again. Small notes (a passed conformance run) stand beside the library they are about.
 """
 
+import errno
 import hashlib
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+LARGEST = 64 << 20  # bytes; libraries have far less than one MiB
 
 log = logging.getLogger("muser.kernels")
 
@@ -24,6 +28,10 @@ class Shelved:
 
 
 def digest_of(path: Path) -> str:
+    """SHA-256 of a library. Raises `OSError` for what is no plain file of a library's size."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
+        raise OSError(errno.EINVAL, "no plain file of a library's size", str(path))
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -44,12 +52,14 @@ class Shelf:
             log.warning("%s does not match its hash; it is built again.", path)
         except FileNotFoundError:
             pass
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("%s cannot be read (%s); it is built again.", path, error)
+        try:
+            return self._put(self.writable(), key, build)
         except OSError as error:
-            log.warning("%s cannot be read (%s); it is built again.", path, error.strerror)
-        return self._put(key, build)
+            return self._put(self.flee(f"cannot take a library ({error.strerror})"), key, build)
 
-    def _put(self, key: str, build: Callable[[Path], None]) -> Shelved:
-        folder = self.writable()
+    def _put(self, folder: Path, key: str, build: Callable[[Path], None]) -> Shelved:
         handle, name = tempfile.mkstemp(prefix=f".{key}-", suffix=".so", dir=folder)
         os.close(handle)
         fresh = Path(name)
@@ -91,11 +101,18 @@ class Shelf:
             return None
 
     def remember(self, name: str, word: str) -> None:
-        _write_atomically(self.writable() / f"{name}.note", word)
+        """Keep a word for later processes; a folder that will not take it costs only time."""
+        try:
+            _write_atomically(self.writable() / f"{name}.note", word)
+        except OSError as error:
+            log.warning("%s cannot be noted in %s (%s).", name, self.folder, error.strerror)
 
 
 def _write_atomically(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(name).replace(path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -7,13 +7,13 @@ import pytest
 
 from muser.devices import CpuDevice, default_threads
 from muser.devices.cpu.tape import Player
-from muser.errors import DeviceError, LimitError
+from muser.errors import DeviceError, LimitError, UsageError
 from muser.kernels import Shelf
 
 
 def test_threads():
     assert CpuDevice().threads == default_threads() >= 1
-    with pytest.raises(DeviceError, match="0 threads"):
+    with pytest.raises(UsageError, match="0 threads"):
         CpuDevice(threads=0)
 
 

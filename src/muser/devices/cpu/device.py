@@ -6,7 +6,7 @@ from muser.devices.cpu.conformance import require_conformance
 from muser.devices.cpu.lowering import WeightSource
 from muser.devices.cpu.runner import CpuRunner
 from muser.devices.device import Limits
-from muser.errors import DeviceError, LimitError
+from muser.errors import LimitError, UsageError
 from muser.graph import Graph
 from muser.kernels import MAX_THREADS, Shelf, choose_library
 from muser.places import libraries
@@ -29,7 +29,7 @@ class CpuDevice:
     ) -> None:
         self.threads = default_threads() if threads is None else threads
         if self.threads < 1:
-            raise DeviceError(f"{threads} threads cannot compute.", "Ask for at least one.")
+            raise UsageError(f"{threads} threads cannot compute.", "Ask for at least one.")
         if self.threads > MAX_THREADS:
             raise LimitError(
                 f"{self.threads} threads are too many for the CPU device.",
