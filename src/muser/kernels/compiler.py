@@ -153,7 +153,7 @@ def _ask(command: tuple[str, ...], question: str) -> str:
         ) from error
     if done.returncode != 0:
         raise DeviceError(
-            f"{' '.join(command)} {question} failed: {_complaint(done.stderr) or 'it said nothing'}.",
+            f"{' '.join(command)} {question} failed: {_complaint(done.stderr) or 'mute'}.",
             "Set MUSER_CC to a C compiler, or unset it.",
         )
     return done.stdout.strip()
