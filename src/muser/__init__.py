@@ -1,6 +1,7 @@
 """Muser runs GGUF language models with the same bits on every device, and names its kernels.
 
 import muser
+
 with muser.load("smollm2-135m") as engine:
     print(engine.generate("The capital of France is", max_tokens=8).text)
 """
@@ -36,3 +37,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(muser.engine, name)
     raise AttributeError(f"module 'muser' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Completion and `help(muser)` see what `__getattr__` would import."""
+    return sorted({*globals(), *__all__})
