@@ -173,7 +173,7 @@ def test_facts_go_to_stderr(command: Command, engine: PretendEngine) -> None:
     assert outcome.err.splitlines() == [
         "loaded    in 0.50 s",
         "prompt    2 tokens in 0.25 s, 8.0 tok/s",
-        "answer    2 tokens in 0.50 s, 4.0 tok/s, then stop; seed 5",
+        "answer    3 tokens, all but the first in 0.50 s, 4.0 tok/s, then stop; seed 5",
         "Q4_1      project[isa=c]",
         f"library   cpu {'ab' * 32}",
     ]

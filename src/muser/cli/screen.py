@@ -61,11 +61,12 @@ def record(made: "Generation") -> dict[str, Any]:
 def facts(made: "Generation") -> Iterator[str]:
     """Speeds, seed, kernels and libraries, a line each."""
     times = made.timings
-    steps = max(times.tokens - 1, 0)  # the first token comes out of the prompt's last step
+    later = max(times.tokens - 1, 0)  # the first token comes out of the prompt's last step
     yield f"loaded    in {times.load_s:.2f} s"
-    yield f"prompt    {_speed(times.prompt_tokens, times.prefill_s)}"
+    yield f"prompt    {times.prompt_tokens} tokens {_speed(times.prompt_tokens, times.prefill_s)}"
     drawn = "" if made.seed is None else f"; seed {made.seed}"
-    yield f"answer    {_speed(steps, times.decode_s)}, then {made.finish_reason}{drawn}"
+    speed = f", all but the first {_speed(later, times.decode_s)}" if later else ""
+    yield f"answer    {times.tokens} tokens{speed}, then {made.finish_reason}{drawn}"
     for type_name, labels in made.labels.items():
         yield f"{type_name:9} {', '.join(labels)}"
     for name, digest in made.libraries.items():
@@ -76,4 +77,4 @@ def facts(made: "Generation") -> Iterator[str]:
 
 def _speed(tokens: int, seconds: float) -> str:
     rate = f", {tokens / seconds:.1f} tok/s" if seconds > 0 else ""
-    return f"{tokens} tokens in {seconds:.2f} s{rate}"
+    return f"in {seconds:.2f} s{rate}"
