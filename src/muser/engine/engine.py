@@ -232,13 +232,13 @@ class Engine:
         if room < 1:
             raise LimitError(
                 f"The prompt has {prompt} tokens, the context {self.context}.",
-                "Shorten the prompt or load with a larger context.",
+                "Shorten the prompt or ask for a larger context (--ctx-size).",
             )
         if max_tokens is not None and max_tokens > room:
             raise LimitError(
                 f"{prompt} prompt tokens and {max_tokens} new ones need"
                 f" {prompt + max_tokens - 1} positions, the context has {self.context}.",
-                f"Ask for at most {room} tokens or load with a larger context.",
+                f"Ask for at most {room} tokens or for a larger context (--ctx-size).",
             )
         return room if max_tokens is None else max_tokens
 
