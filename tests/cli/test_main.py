@@ -12,6 +12,7 @@ from outcome import Command
 from muser import errors
 from muser.cli import model_list
 from muser.cli.main import status_of
+from muser.weights.catalogue import DEFAULT
 
 SNIPPET = "from muser.cli import main; main()"
 
@@ -19,13 +20,18 @@ SNIPPET = "from muser.cli import main; main()"
 def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
     probe = (
         "import sys; from muser.cli.main import status_of; status = status_of(['--help']);"
-        "heavy = {'numpy', 'tokenizers', 'minijinja', 'muser.engine'} & set(sys.modules);"
+        "heavy = {'numpy', 'tokenizers', 'jinja2', 'muser.engine'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else status)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("run", "tokenize", "model"):
         assert f"│ {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["run", "tokenize"])
+def test_help_names_the_model_that_is_taken(command: Command, name: str) -> None:
+    assert f"default {DEFAULT}" in command(name, "--help").out
 
 
 def test_version_is_one_line(command: Command) -> None:
@@ -56,7 +62,8 @@ def test_a_flag_that_is_not_understood(
     first, second = outcome.err.splitlines()
     assert first.startswith("error: ")
     assert sentence in first
-    assert second == "See `muser --help`."
+    named = [word for word in arguments if word in ("run", "model", "synth", "show")]
+    assert second == f"See `{' '.join(['muser', *named])} --help`."
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def build() -> App:
     )
     app.command(run.run)
     app.command(tokenize.tokenize)
-    model = App(name="model", help="Lists, shows and makes model files.")
+    model = App(name="model", help="List, show and make model files.")
     model.command(model_list.list_models, name="list")
     model.command(model_show.show)
     model.command(model_synth.synth)
@@ -65,7 +65,7 @@ def status_of(arguments: list[str]) -> int:
         sys.stdout.flush()
         return 0
     except CycloptsError as problem:
-        return _complain(UsageError(_one_line(problem), "See `muser --help`."))
+        return _complain(UsageError(_one_line(problem), f"See `{_command(problem)} --help`."))
     except Cancelled as problem:
         return problem.exit_status
     except MuserError as problem:
@@ -112,6 +112,11 @@ def _too_large(problem: MemoryError) -> MuserError:
 
 def _one_line(problem: CycloptsError) -> str:
     return " ".join(str(problem).split())
+
+
+def _command(problem: CycloptsError) -> str:
+    """The command whose help has the flag in question."""
+    return " ".join(("muser", *(problem.command_chain or ())))
 
 
 def _complain(problem: MuserError) -> int:

@@ -20,7 +20,9 @@ WIDEST = 80
 def show(
     model: Annotated[str, Parameter(help="A catalogue name or the path of a GGUF file.")],
     *,
-    json: Annotated[bool, Parameter(help="Print one JSON record.", negative=())] = False,
+    json: Annotated[
+        bool, Parameter(help="Print one JSON record.", negative=(), show_default=False)
+    ] = False,
 ) -> None:
     """Show a model's architecture, hyperparameters, tokenizer and tensor census."""
     from muser.formats import GgufFile

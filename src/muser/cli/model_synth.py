@@ -38,13 +38,20 @@ def synth(
     /,
     *,
     arch: Annotated[str | None, Parameter(help="llama (the default) or muse-glimmer.")] = None,
-    like: Annotated[Path | None, Parameter(help="Take names, shapes and types from here.")] = None,
+    like: Annotated[
+        Path | None, Parameter(help="A file to take names, shapes and types from.")
+    ] = None,
     seed: Annotated[int, Parameter(help="Seed of the weights.", converter=whole)] = 0,
     weights: Annotated[
-        str | None, Parameter(help="Type of the matrices of a tiny model, or census: full size.")
+        str | None,
+        Parameter(
+            help="Type of a tiny model's matrices, q8_0 unless given (also f32, f16, bf16, q4_0,"
+            " q4_1, q4_k, q5_k, q6_k); census: a model of full size."
+        ),
     ] = None,
     head_scale: Annotated[
-        int, Parameter(help="Power of two that multiplies the logits.", converter=whole)
+        int,
+        Parameter(help="Multiplies the logits; 1, 2, 4 or another power of two.", converter=whole),
     ] = 1,
     sizes: SizeFlags | None = None,
 ) -> None:

@@ -27,6 +27,11 @@ def _flag(text: str, *names: str, group: Group = _WHAT) -> Parameter:
     return Parameter(name=names or None, help=text, group=group, negative=())
 
 
+def _switch(text: str, group: Group = _WHAT) -> Parameter:
+    """A flag whose default, off or none, is not worth showing."""
+    return Parameter(help=text, group=group, negative=(), show_default=False)
+
+
 def _whole(text: str, *names: str, group: Group = _WHAT) -> Parameter:
     return Parameter(name=names or None, help=text, group=group, converter=whole)
 
@@ -36,23 +41,31 @@ def _whole(text: str, *names: str, group: Group = _WHAT) -> Parameter:
 class RunFlags:
     """The flags of `muser run` that do not choose tokens."""
 
-    model: Annotated[str | None, _flag("A catalogue name or a GGUF file's path.")] = None
+    model: Annotated[
+        str | None, _flag("A catalogue name or a GGUF file; default smollm2-135m.")
+    ] = None
     file: Annotated[Path | None, _flag("Read the prompt from a file.", "--file", "-f")] = None
     system: Annotated[str | None, _flag("A system message for the chat template.")] = None
-    raw: Annotated[bool, _flag("Continue the prompt as it is, without the template.")] = False
-    ctx_size: Annotated[int | None, _whole("Positions to make room for.")] = None
+    raw: Annotated[bool, _switch("Continue the prompt as it is, without the template.")] = False
+    ctx_size: Annotated[
+        int | None, _whole("Tokens that fit; default the model's, at most 4096.")
+    ] = None
     threads: Annotated[int | None, _whole("Threads; by default one a core.")] = None
-    device: Annotated[str, _flag("Where to compute.")] = "cpu"
+    device: Annotated[str, _flag("cpu, or oracle: the arithmetic in NumPy, slow.")] = "cpu"
     max_tokens: Annotated[
         int | None,
         _whole("Most tokens to answer; default 256.", "--max-tokens", "-n", group=_OUTPUT),
     ] = None
     stop: Annotated[
-        tuple[str, ...], _flag("Stop before this text; repeatable.", group=_OUTPUT)
+        tuple[str, ...], _switch("Stop before this text; repeatable.", group=_OUTPUT)
     ] = ()
-    json: Annotated[bool, _flag("Print one JSON record at the end.", group=_OUTPUT)] = False
-    hash_logits: Annotated[bool, _flag("Add the logits' SHA-256 to it.", group=_OUTPUT)] = False
-    verbose: Annotated[bool, _flag("Say speeds and kernels on stderr.", group=_OUTPUT)] = False
+    json: Annotated[bool, _switch("Print one JSON record at the end.", group=_OUTPUT)] = False
+    verbose: Annotated[
+        bool, _switch("Say speeds and kernels on standard error.", group=_OUTPUT)
+    ] = False
+    hash_logits: Annotated[bool, _switch("Add the logits' SHA-256 to either.", group=_OUTPUT)] = (
+        False
+    )
 
 
 def run(

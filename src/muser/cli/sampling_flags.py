@@ -21,6 +21,10 @@ def _flag(text: str, group: Group = _GROUP) -> Parameter:
     return Parameter(help=text, group=group, negative=())
 
 
+def _switch(text: str) -> Parameter:
+    return Parameter(help=text, group=_GROUP, negative=(), show_default=False)
+
+
 def _whole(text: str, group: Group = _GROUP) -> Parameter:
     return Parameter(help=text, group=group, converter=whole)
 
@@ -31,7 +35,7 @@ class SamplingFlags:
     """One field a flag, named as in `Sampling`."""
 
     temperature: Annotated[float, _flag("0 is greedy: always the likeliest token.")] = 0.0
-    top_k: Annotated[int, _whole("Draw among this many tokens; 0 is all.")] = 40
+    top_k: Annotated[int, _whole("Draw among this many likeliest tokens; 0 is all.")] = 40
     top_p: Annotated[float, _flag("Draw among the likeliest with this share; 1 is all.")] = 0.95
     min_p: Annotated[float, _flag("Least weight, as a share of the likeliest's; 0 is off.")] = 0.05
     seed: Annotated[int | None, _whole("Seed of the draws; without one, a fresh one.")] = None
@@ -39,7 +43,7 @@ class SamplingFlags:
     presence_penalty: Annotated[float, _flag("Subtract this from tokens seen lately.")] = 0.0
     frequency_penalty: Annotated[float, _flag("The same, once for each time.")] = 0.0
     repeat_last_n: Annotated[int, _whole("How many tokens count as lately; -1 is all.")] = 64
-    ignore_eos: Annotated[bool, _flag("Never choose an end of text.")] = False
+    ignore_eos: Annotated[bool, _switch("Never choose an end of text.")] = False
     typical_p: Annotated[float, _flag("Locally typical sampling; 1 is off.", _RARE)] = 1.0
     top_n_sigma: Annotated[float, _flag("Keep n deviations below the best.", _RARE)] = -1.0
     dry_multiplier: Annotated[float, _flag("DRY penalty's strength; 0 is off.", _RARE)] = 0.0

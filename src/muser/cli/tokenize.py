@@ -11,15 +11,23 @@ from muser.cli.prompt import decoded, piped
 def tokenize(
     *,
     model: Annotated[
-        str | None, Parameter(help="A catalogue name or the path of a GGUF file.")
+        str | None, Parameter(help="A catalogue name or a GGUF file; default smollm2-135m.")
     ] = None,
     special: Annotated[
-        bool, Parameter(help="Read special tokens in the text as such.", negative=())
+        bool,
+        Parameter(help="Read special tokens in the text as such.", negative=(), show_default=False),
     ] = False,
     no_bos: Annotated[
-        bool, Parameter(help="Leave out the first token that the file asks for.", negative=())
+        bool,
+        Parameter(
+            help="Leave out the first token that the file asks for.",
+            negative=(),
+            show_default=False,
+        ),
     ] = False,
-    json: Annotated[bool, Parameter(help='Print {"ids": […]}.', negative=())] = False,
+    json: Annotated[
+        bool, Parameter(help='Print {"ids": […]}.', negative=(), show_default=False)
+    ] = False,
 ) -> None:
     """Turn the text on standard input into token ids, one a line beside its text."""
     from muser.formats import GgufFile
