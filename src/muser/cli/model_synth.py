@@ -20,7 +20,7 @@ def _size(text: str) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class SizeFlags:
-    """Fields as in `muser.models.synth_shape.Sizes`."""
+    """Fields as in `muser.models.synth.shape.Sizes`."""
 
     layers: Annotated[int | None, _size("Layers.")] = None
     width: Annotated[int | None, _size("Width of the stream.")] = None

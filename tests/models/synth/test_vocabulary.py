@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from muser.errors import UsageError
-from muser.models.synth_vocabulary import make_vocabulary
+from muser.models.synth.vocabulary import make_vocabulary
 from muser.text import Tokenizer
 
 TEXTS = ("", "hello the world", "Été 1,234!\n\n\t x", "日本語 🙂", "the theatre  and\r\nthen")

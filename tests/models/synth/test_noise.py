@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from muser.formats import READABLE, BlockType, dequantise
-from muser.models.synth_noise import LARGEST_POOL, Pools, make_blocks, random_bytes, words
+from muser.models.synth.noise import LARGEST_POOL, Pools, make_blocks, random_bytes, words
 
 KINDS = sorted(READABLE, key=lambda kind: kind.id)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from muser.errors import UsageError
 from muser.formats import READABLE, BlockType, Value
-from muser.models.synth_vocabulary import make_vocabulary
+from muser.models.synth.vocabulary import make_vocabulary
 
 CENSUS = "census"
 """The weight choice that means: full size, in the mix of types of a released Q4_K_M file."""

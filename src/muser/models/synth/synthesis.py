@@ -28,8 +28,8 @@ from muser.formats import (
     quantise,
 )
 from muser.models import build
-from muser.models.synth_noise import Pools, random_bytes
-from muser.models.synth_shape import choose_sizes, choose_type, make_metadata
+from muser.models.synth.noise import Pools, random_bytes
+from muser.models.synth.shape import choose_sizes, choose_type, make_metadata
 
 MUSE_HEAD_POWER = 2  # undoes the logit scale of about 1/5
 MUSE_QUERY_NORM = 3.87  # what the released model multiplies Q by

@@ -11,7 +11,7 @@ from muser.formats import BlockType, GgufFile, PackedTensor, dequantise, write_g
 from muser.graph.interpreter import Interpreter
 from muser.models import build
 from muser.models.synth import plan_synthesis, synthesise
-from muser.models.synth_shape import WEIGHTS
+from muser.models.synth.shape import WEIGHTS
 
 ARCHITECTURES = ("llama", "muse-glimmer")
 TINY = {"layers": 4, "width": 256, "ffn": 768, "heads": 8, "head_dim": 32, "vocabulary": 320}
