@@ -50,3 +50,21 @@ def test_sampled_text_replays_on_every_instruction_set(path):
     assert len({tuple(other.libraries.values()) for other in made.values()}) == len(sets)
     cold = answer(path, "c", 1, 256, Sampling())
     assert cold.ids != first.ids
+
+
+def test_a_record_names_what_was_played_and_nothing_else(path):
+    with muser.load(path, threads=2) as engine:
+        long = engine.generate(range(40), max_tokens=1)
+        short = engine.generate([1, 2, 3], max_tokens=2)
+    isa = next(iter(short.libraries)).removeprefix("cpu-")
+
+    def buckets(record):
+        labels = [label for kind in record.labels.values() for label in kind]
+        assert all(f"isa={isa}" in label for label in labels)
+        return {part.split("bucket=")[1].rstrip("]") for part in labels if "bucket=" in part}
+
+    assert buckets(long) == {"chunk"}
+    assert buckets(short) == {"1", "4"}
+    assert short.labels["KV"] == (f"kv_append[isa={isa}]", f"attention[isa={isa}]")
+    assert {f"add[isa={isa}]", f"silu_gate[isa={isa}]"} <= set(short.labels["rows"])
+    assert short.labels["Q8_0"]

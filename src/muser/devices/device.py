@@ -48,7 +48,10 @@ class Runner(Protocol):
 
     @property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
-        """Tensor type to the labels of the pipelines on the tapes that read such tensors."""
+        """What was played since `resume`: tensor type to the labels that read such tensors.
+
+        Two keys are no tensor types: `KV` has what reads or writes caches, `rows` the rest.
+        """
 
     @property
     def libraries(self) -> Mapping[str, str]:
@@ -66,7 +69,7 @@ class Runner(Protocol):
         """The running `forward`, and every later one until `resume`, raises `Cancelled`."""
 
     def resume(self) -> None:
-        """Forget an earlier `cancel`; called before work that a later cancel may stop."""
+        """Begin new work: forget an earlier `cancel` and what was played so far."""
 
     def close(self) -> None:
         """Cancel, wait until no `forward` runs, and give back the threads.

@@ -19,12 +19,12 @@ class OracleRunner:
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
         self.limits = limits
         self._interpreter = Interpreter(graph, weights.file, limits.context)
-        self._types = tuple(weights.census)
+        self._served = (*weights.census, "KV", "rows")
         self._stop = Event()
 
     @property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self._types, ("oracle",))
+        return dict.fromkeys(self._served, ("oracle",))
 
     @property
     def libraries(self) -> Mapping[str, str]:

@@ -56,7 +56,7 @@ class Engine:
 
     @property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
-        """Tensor type to the labels of the pipelines that read such tensors."""
+        """What the last turn played: tensor type (`KV`, `rows`) to the labels of its pipelines."""
         return self._runner.labels
 
     @property

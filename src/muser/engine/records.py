@@ -29,9 +29,10 @@ class Generation:
 
     `ids` holds every picked token, the stop token included; `text` neither that nor a stop string.
     `finish_reason` is `stop`, `length` or `cancelled`. `seed` is None where nothing was drawn.
-    `labels` maps a tensor type to the pipelines that read it, `libraries` a library to the SHA-256
-    of its bytes. `logits_sha256` chains the logits of every pick: h ← SHA-256(h ‖ logits as
-    little-endian f32), from 32 zero bytes.
+    `labels` names every pipeline that was played, under the tensor type it read, `KV` for caches or
+    `rows` for neither; `libraries` maps a library to the SHA-256 of its bytes. `logits_sha256`
+    chains the logits of every pick: h ← SHA-256(h ‖ logits as little-endian f32), from 32 zero
+    bytes.
     """
 
     prompt_ids: tuple[int, ...]

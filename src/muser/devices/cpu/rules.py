@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from muser.devices.cpu.lowering import Lowering, scratch_fields
-from muser.devices.cpu.tape import Move
+from muser.devices.cpu.tape import CACHE, Move
 from muser.errors import DeviceError
 from muser.formats import FLOATS
 from muser.graph import (
@@ -152,7 +152,7 @@ def cache_fields(low: Lowering, layer: int) -> dict[str, int]:
 
 def _kv_append(low: Lowering, op: KvAppend) -> bool:
     args = low.args(x=low.row(op.key), y=low.row(op.value), **cache_fields(low, op.layer))
-    low.add("kv_append", args, op.node, (op.key, op.value), (f"cache {op.layer}",))
+    low.add("kv_append", args, op.node, (op.key, op.value), (f"{CACHE}{op.layer}",))
     return True
 
 
@@ -165,7 +165,7 @@ def _attention(low: Lowering, op: Attention) -> bool:
         factor=float(attention_constant(op.scale)),
         **cache_fields(low, op.layer),
     )
-    reads = (op.query, f"cache {op.layer}")
+    reads = (op.query, f"{CACHE}{op.layer}")
     low.add("attention", args, op.node, reads, (op.target,), by_row=False)
     return True
 

@@ -40,12 +40,13 @@ class CpuRunner:
         self._keep = lowering.keep
         self._tapes = {bucket: Tape.record(moves, library, bucket) for bucket in BUCKETS}
         self._player = Player(library, threads, _scratch_bytes(widths, constants))
+        self._played: set[str] = set()  # buckets since `resume`
         self._logits = _logits_row(graph)
         self._takes_rows = any(isinstance(op, TakeRows) for op in graph.ops)
 
     @property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
-        return labels_by_type(self._tapes.values())
+        return labels_by_type(self._tapes[bucket] for bucket in BUCKETS if bucket in self._played)
 
     @property
     def libraries(self) -> Mapping[str, str]:
@@ -81,7 +82,9 @@ class CpuRunner:
     def _play(self, step: Step) -> None:
         self._check(step)
         self._arena.step.write(step)
-        self._player.play(self._tapes[bucket_of(len(step.tokens))])
+        bucket = bucket_of(len(step.tokens))
+        self._played.add(bucket)
+        self._player.play(self._tapes[bucket])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -99,6 +102,7 @@ class CpuRunner:
         self._player.cancel()
 
     def resume(self) -> None:
+        self._played.clear()
         self._player.resume()
 
     def close(self) -> None:

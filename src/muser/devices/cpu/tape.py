@@ -14,6 +14,9 @@ from muser.kernels import Args, Entry, Library, Outcome, address, pipeline
 POOL_ALIGNMENT = 64  # of `struct pool`
 
 
+CACHE = "cache "  # begins the name of a cache among what a move reads and writes
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """One lowered operator, for every row bucket: a kernel name and its arguments.
@@ -184,10 +187,18 @@ def _fault(tape: Tape, fault: int) -> ArithmeticFault:
 
 
 def labels_by_type(tapes: Iterable[Tape]) -> Mapping[str, tuple[str, ...]]:
-    """Tensor type to the labels that read such tensors, in order of first use."""
+    """What a label served, to the labels, each in order of first use.
+
+    Keys are tensor types, `KV` for what reads or writes caches, `rows` for what has rows alone.
+    """
     found: dict[str, dict[str, None]] = {}
     for tape in tapes:
         for move, label in zip(tape.moves, tape.labels, strict=True):
-            if move.tensor_type is not None:
-                found.setdefault(move.tensor_type, {})[label] = None
+            found.setdefault(_served(move), {})[label] = None
     return {kind: tuple(labels) for kind, labels in sorted(found.items())}
+
+
+def _served(move: Move) -> str:
+    touched = move.reads | move.writes
+    cached = any(name.startswith(CACHE) for name in touched)
+    return move.tensor_type or ("KV" if cached else "rows")
