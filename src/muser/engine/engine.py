@@ -20,8 +20,6 @@ from muser.errors import LimitError, UsageError
 from muser.graph import Graph
 from muser.text import ChatTemplate, Tokenizer
 
-GREEDY = Sampling()
-
 
 class Engine:
     """A model on a device, made by `muser.load`.
@@ -49,6 +47,9 @@ class Engine:
         self._state = RLock()  # a signal handler may cancel on the thread that holds it
         self._busy = False
 
+    def __repr__(self) -> str:
+        return f"<Engine {self.path.name}: {self.graph.architecture}, context {self.context}>"
+
     @property
     def context(self) -> int:
         """How many tokens prompt and answer may have together."""
@@ -69,7 +70,7 @@ class Engine:
         prompt: str | Sequence[int],
         *,
         max_tokens: int | None = None,
-        sampling: Sampling = GREEDY,
+        sampling: Sampling | None = None,
         stop: str | Sequence[str] = (),
         system: str | None = None,
         raw: bool = True,
@@ -95,7 +96,7 @@ class Engine:
         prompt: str | Sequence[int],
         *,
         max_tokens: int | None = None,
-        sampling: Sampling = GREEDY,
+        sampling: Sampling | None = None,
         stop: str | Sequence[str] = (),
         system: str | None = None,
         raw: bool = True,
@@ -114,7 +115,7 @@ class Engine:
         ids = self._prompt_ids(prompt, system, raw)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         request = Request(ids, self._room(len(ids), max_tokens), stops, hash_logits)
-        sampler = self._sampler(sampling)
+        sampler = self._sampler(sampling or Sampling())
         loaded = Loaded(
             tokenizer=self.tokenizer,
             runner=self._runner,

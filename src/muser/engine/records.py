@@ -14,7 +14,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds on the wall. `prefill` ends with the first logits, `decode` with the last token."""
+    """Seconds on the wall: until the first token (`prefill`), and for all others (`decode`).
+
+    What a caller does between two pieces is in neither.
+    """
 
     load_s: float
     prefill_s: float

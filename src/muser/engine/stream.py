@@ -110,19 +110,25 @@ class Stream(Iterator[Piece]):
 
     def _picks(self, slot: Slot) -> Iterator[int]:
         """Token after token; the last one is not run through the model."""
-        start = perf_counter()
         ids: Sequence[int] = self.request.prompt_ids
         for step in range(self.request.max_tokens):
-            logits = slot.append(ids, [len(ids) - 1], self._loaded.chunk)[0]
+            start = perf_counter()
+            token = self._pick(slot, ids)
+            took = perf_counter() - start
             if step == 0:
-                self._prefill_s = perf_counter() - start
-            if self.request.hash_logits:
-                self._chain.extend(logits)
-            token = self._sampler.pick(logits, self._history)
-            self._history.append(token)
-            self._decode_s = perf_counter() - start - self._prefill_s
+                self._prefill_s = took
+            else:
+                self._decode_s += took
             yield token
             ids = [token]
+
+    def _pick(self, slot: Slot, ids: Sequence[int]) -> int:
+        logits = slot.append(ids, [len(ids) - 1], self._loaded.chunk)[0]
+        if self.request.hash_logits:
+            self._chain.extend(logits)
+        token = self._sampler.pick(logits, self._history)
+        self._history.append(token)
+        return token
 
     def _record(self, reason: str) -> Generation:
         return Generation(
