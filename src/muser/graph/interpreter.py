@@ -1,7 +1,8 @@
 """Runs a graph operator by operator with the oracle: slow, plain, and right by definition."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,17 +65,7 @@ class Interpreter:
         self._context = context
         self._tables: dict[str, F32] = {}
         for name, spec in graph.ropes.items():
-            factors = None if spec.factors is None else self._vector(spec.factors)
-            self._tables[name] = rope_table(spec, context, factors)
-        self._run: Mapping[type, Callable[[_Batch, Op], None]] = {
-            Embed: self._embed,
-            RmsNorm: self._rms_norm,
-            Project: self._project,
-            HeadNorm: self._head_norm,
-            Rope: self._rope,
-            KvAppend: self._kv_append,
-            Attention: self._attention,
-        }
+            self._tables[name] = rope_table(spec, context, self._vector(spec.factors))
 
     def forward(
         self,
@@ -117,41 +108,43 @@ class Interpreter:
                     rows[name] = rows[name][batch.outputs]
             case Argmax():
                 batch.argmax = oracle.argmax(rows[op.source])
+            case Embed():
+                self._embed(batch, op)
+            case RmsNorm():
+                weight = self._vector(op.weight)
+                rows[op.target] = oracle.rms_norm(rows[op.source], weight, op.eps)
+            case HeadNorm():
+                weight = self._vector(op.weight)
+                rows[op.target] = oracle.head_norm(rows[op.source], weight, op.heads, op.eps)
+            case Project():
+                self._project(batch, op)
+            case Rope():
+                self._rope(batch, op)
+            case KvAppend():
+                self._kv_append(batch, op)
+            case Attention():
+                self._attention(batch, op)
             case _:
-                self._run[type(op)](batch, op)
+                assert_never(op)
 
     def _weight(self, name: str) -> tuple[BlockType, NDArray[np.uint8]]:
         info = self.file.tensors[name]
         rows = 1 if len(info.shape) == 1 else info.shape[1]
         return info.type, self.file.raw(name).reshape(rows, -1)
 
-    def _vector(self, name: str | None) -> F32:
-        assert name is not None
-        return z(dequantise(*self._weight(name))[0])
+    def _vector(self, name: str | None) -> F32 | None:
+        return None if name is None else z(dequantise(*self._weight(name))[0])
 
-    def _embed(self, batch: _Batch, op: Op) -> None:
-        assert isinstance(op, Embed)
+    def _embed(self, batch: _Batch, op: Embed) -> None:
         kind, raw = self._weight(op.weight)
         batch.rows[op.target] = oracle.embed(kind, raw[batch.tokens])
 
-    def _rms_norm(self, batch: _Batch, op: Op) -> None:
-        assert isinstance(op, RmsNorm)
-        weight = None if op.weight is None else self._vector(op.weight)
-        batch.rows[op.target] = oracle.rms_norm(batch.rows[op.source], weight, op.eps)
-
-    def _head_norm(self, batch: _Batch, op: Op) -> None:
-        assert isinstance(op, HeadNorm)
-        weight = None if op.weight is None else self._vector(op.weight)
-        batch.rows[op.target] = oracle.head_norm(batch.rows[op.source], weight, op.heads, op.eps)
-
-    def _project(self, batch: _Batch, op: Op) -> None:
-        assert isinstance(op, Project)
+    def _project(self, batch: _Batch, op: Project) -> None:
         source = batch.rows[op.source]
         for target, name in zip(op.targets, op.weights, strict=True):
             batch.rows[target] = oracle.project(source, *self._weight(name))
 
-    def _rope(self, batch: _Batch, op: Op) -> None:
-        assert isinstance(op, Rope)
+    def _rope(self, batch: _Batch, op: Rope) -> None:
         table = self._tables[op.table][batch.positions]
         pairing = self.graph.ropes[op.table].pairing
         batch.rows[op.target] = oracle.rope(batch.rows[op.source], table, op.heads, pairing)
@@ -164,8 +157,7 @@ class Interpreter:
             self._planes[slot, layer] = _Plane(empty, empty.copy())
         return self._planes[slot, layer]
 
-    def _kv_append(self, batch: _Batch, op: Op) -> None:
-        assert isinstance(op, KvAppend)
+    def _kv_append(self, batch: _Batch, op: KvAppend) -> None:
         kv_heads = self.graph.caches[op.layer].kv_heads
         keys = oracle.snap_kv(batch.rows[op.key], kv_heads)
         values = oracle.snap_kv(batch.rows[op.value], kv_heads)
@@ -173,8 +165,7 @@ class Interpreter:
             plane = self._plane(int(slot), op.layer)
             plane.keys[position], plane.values[position] = keys[row], values[row]
 
-    def _attention(self, batch: _Batch, op: Op) -> None:
-        assert isinstance(op, Attention)
+    def _attention(self, batch: _Batch, op: Attention) -> None:
         spec = self.graph.caches[op.layer]
         q = batch.rows[op.query].reshape(len(batch.tokens), op.heads, spec.head_dim)
         out = np.empty((len(batch.tokens), op.heads * spec.head_dim), np.float32)
