@@ -43,14 +43,22 @@ def test_a_person_is_asked(
     assert capsys.readouterr() == ("", "> ")
 
 
+def test_a_hyphen_is_standard_input_even_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for prompt, file in (("-", None), (None, Path("-"))):
+        pipe(monkeypatch, b"typed\nmore\n", Terminal)
+        assert given(prompt, file) == "typed\nmore"
+
+
 def test_what_is_no_prompt_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"")
     with pytest.raises(UsageError, match="holds no prompt"):
         given(None, None)
     with pytest.raises(UsageError, match="also a file"):
         given("said", tmp_path / "file")
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"cannot be read: No such file.* Give -f a text file"):
         given(None, tmp_path / "file")
+    with pytest.raises(UsageError, match=r"cannot be read: Is a directory.* Give -f a text file"):
+        given(None, tmp_path)
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(UsageError, match="holds no prompt"):
         given(None, None)

@@ -14,7 +14,8 @@ from cyclopts.exceptions import CycloptsError
 
 from muser.cli import model_list, model_show, model_synth, run, tokenize
 from muser.cli.console import one_line, prepare
-from muser.errors import Cancelled, LimitError, MuserError, StorageError, UsageError
+from muser.cli.words import complaint, hyphenated
+from muser.errors import Cancelled, LimitError, MuserError, StorageError
 
 DEFECT = 1
 READER_GONE = 141
@@ -61,11 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def status_of(arguments: list[str]) -> int:
     """Run one command; every way it can end becomes a message and an exit status."""
     try:
-        build()(arguments, exit_on_error=False, print_error=False)
+        build()(hyphenated(arguments), exit_on_error=False, print_error=False)
         sys.stdout.flush()
         return 0
     except CycloptsError as problem:
-        return _complain(UsageError(_one_line(problem), f"See `{_command(problem)} --help`."))
+        return _complain(complaint(problem, arguments))
     except Cancelled as problem:
         return problem.exit_status
     except MuserError as problem:
@@ -108,15 +109,6 @@ def _too_large(problem: MemoryError) -> MuserError:
     return LimitError(
         f"There is not enough memory: {what}.", "Choose a smaller --ctx-size or a smaller model."
     )
-
-
-def _one_line(problem: CycloptsError) -> str:
-    return " ".join(str(problem).split())
-
-
-def _command(problem: CycloptsError) -> str:
-    """The command whose help has the flag in question."""
-    return " ".join(("muser", *(problem.command_chain or ())))
 
 
 def _complain(problem: MuserError) -> int:

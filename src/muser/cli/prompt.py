@@ -9,18 +9,22 @@ from muser.errors import UsageError
 def given(prompt: str | None, file: Path | None) -> str | None:
     """The prompt that the command line or a pipe gives; None when a person must be asked.
 
-    `-` stands for standard input. One newline at the end of a file or a pipe is not part of the
-    prompt. Raises `UsageError` for two sources and for text that is not UTF-8.
+    `-`, as prompt or file, stands for standard input. One newline at the end of a file or a pipe
+    is not part of the prompt. Raises `UsageError` for two sources and for text that is not UTF-8.
     """
     if prompt is not None and file is not None:
         raise UsageError("There is a prompt and also a file of one.", "Leave one of them out.")
-    if file is not None:
+    if file is not None and str(file) != "-":
         return _trimmed(_bytes_of(file), str(file))
     if prompt is not None and prompt != "-":
         return checked(prompt, "The prompt")
-    if prompt is None and sys.stdin is not None and sys.stdin.isatty():
+    if prompt is None and file is None and _is_terminal():
         return None
     return _trimmed(piped(), "Standard input")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def asked() -> str:
@@ -56,7 +60,10 @@ def _bytes_of(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as problem:
-        raise UsageError(f"{file} cannot be read: {problem.strerror}.", "Check -f.") from None
+        raise UsageError(
+            f"{file} cannot be read: {problem.strerror or problem}.",
+            "Give -f a text file that you may read, or - for standard input.",
+        ) from None
 
 
 def _trimmed(data: bytes, source: str) -> str:
