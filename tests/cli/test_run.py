@@ -17,6 +17,7 @@ from outcome import Command
 import muser
 from muser.cli import progress, run
 from muser.cli.sampling_flags import SamplingFlags
+from muser.cli.screen import facts
 from muser.engine import Generation, Piece, Sampling, Timings
 from muser.errors import ArithmeticFault
 
@@ -139,8 +140,45 @@ def test_raw_is_asked_for_or_the_model_has_no_template(
     engine.template = None
     command("run", "x")
     assert engine.asked["raw"] is True
-    command("run", "x", "--system", "y")  # which the engine then refuses
-    assert engine.asked["raw"] is False
+
+
+def test_a_system_message_needs_the_template(command: Command, engine: PretendEngine) -> None:
+    outcome = command("run", "--raw", "x", "--system", "y")
+    assert outcome.status == 2
+    assert outcome.err.splitlines()[1] == "Leave out --system or --raw."
+    assert engine.loaded == {}
+    engine.template = None
+    outcome = command("run", "x", "--system", "y")
+    assert outcome.status == 2
+    assert outcome.err == (
+        "error: This model has no chat template, so it takes no system message.\n"
+        "Leave out --system.\n"
+    )
+    assert engine.asked == {}
+
+
+def test_short_flags_are_those_of_llama_cli(command: Command, engine: PretendEngine) -> None:
+    flags = "run -m m.gguf -c 99 -t 2 --temp 0.5 -s 11 -n 9 x"
+    assert command(*flags.split()).status == 0
+    assert engine.loaded == {"path": Path("m.gguf"), "device": "cpu", "threads": 2, "context": 99}
+    assert engine.asked["sampling"] == Sampling(temperature=0.5, seed=11)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-",), ("-f", "-"), ("--file=-",), ("--raw", "-"), ("-n", "3", "-", "--raw"), ("--", "-")],
+)
+def test_a_hyphen_is_standard_input(
+    command: Command, engine: PretendEngine, arguments: tuple[str, ...]
+) -> None:
+    assert command("run", *arguments, stdin=b"piped\n").status == 0
+    assert engine.asked["prompt"] == "piped"
+
+
+def test_a_hyphen_is_a_hyphen_elsewhere(command: Command, engine: PretendEngine) -> None:
+    assert command("run", "--stop", "-", "--system", "-", "-f", "-", stdin=b"-\n").status == 0
+    assert (engine.asked["stop"], engine.asked["system"]) == (("-",), "-")
+    assert engine.asked["prompt"] == "-"
 
 
 def test_json_is_one_record(command: Command, engine: PretendEngine) -> None:
@@ -177,6 +215,11 @@ def test_facts_go_to_stderr(command: Command, engine: PretendEngine) -> None:
         "Q4_1      project[isa=c]",
         f"library   cpu {'ab' * 32}",
     ]
+
+
+def test_one_token_is_said_as_one() -> None:
+    lines = list(facts(Generation((7,), (1,), "", "stop", None, Timings(0, 1, 0, 1, 1), {}, {})))
+    assert lines[1:] == ["prompt    1 token in 1.00 s, 1.0 tok/s", "answer    1 token, then stop"]
 
 
 def test_a_terminal_gets_pictures_of_control_characters(

@@ -42,15 +42,21 @@ class RunFlags:
     """The flags of `muser run` that do not choose tokens."""
 
     model: Annotated[
-        str | None, _flag("A catalogue name or a GGUF file; default smollm2-135m.")
+        str | None,
+        _flag("A catalogue name or a GGUF file; default smollm2-135m.", "--model", "-m"),
     ] = None
-    file: Annotated[Path | None, _flag("Read the prompt from a file.", "--file", "-f")] = None
+    file: Annotated[
+        Path | None, _flag("Read the prompt from a file; - is standard input.", "--file", "-f")
+    ] = None
     system: Annotated[str | None, _flag("A system message for the chat template.")] = None
     raw: Annotated[bool, _switch("Continue the prompt as it is, without the template.")] = False
     ctx_size: Annotated[
-        int | None, _whole("Tokens that fit; default the model's, at most 4096.")
+        int | None,
+        _whole("Tokens that fit; default the model's, at most 4096.", "--ctx-size", "-c"),
     ] = None
-    threads: Annotated[int | None, _whole("Threads; by default one a core.")] = None
+    threads: Annotated[int | None, _whole("Threads; by default one a core.", "--threads", "-t")] = (
+        None
+    )
     device: Annotated[str, _flag("cpu, or oracle: the arithmetic in NumPy, slow.")] = "cpu"
     max_tokens: Annotated[
         int | None,
@@ -69,7 +75,13 @@ class RunFlags:
 
 
 def run(
-    prompt: Annotated[str | None, _flag("The prompt; else -f, a pipe, or you are asked.")] = None,
+    prompt: Annotated[
+        str | None,
+        _flag(
+            "The prompt, in quotes; else -f, a pipe, or you are asked. - is standard input: a"
+            " prompt that is a hyphen comes from -f or a pipe."
+        ),
+    ] = None,
     /,
     *,
     flags: RunFlags | None = None,
@@ -104,6 +116,11 @@ def _check(flags: RunFlags) -> None:
         checked(stop, "--stop")
     if flags.system is not None:
         checked(flags.system, "--system")
+        if flags.raw:
+            raise UsageError(
+                "--system needs the chat template, which --raw leaves out.",
+                "Leave out --system or --raw.",
+            )
     if flags.hash_logits and not (flags.json or flags.verbose):
         raise UsageError(
             "--hash-logits has nowhere to say the hash.", "Add --json or --verbose to it."
@@ -112,7 +129,11 @@ def _check(flags: RunFlags) -> None:
 
 def _asked(engine: "Engine", prompt: str, flags: RunFlags, sampling: "Sampling") -> "Stream":
     """The request, checked; without -n the answer is bounded by less than the context."""
-    templated = not flags.raw and (engine.template is not None or flags.system is not None)
+    if flags.system is not None and engine.template is None:
+        raise UsageError(
+            "This model has no chat template, so it takes no system message.",
+            "Leave out --system.",
+        )
 
     def ask(most: int | None) -> "Stream":
         return engine.stream(
@@ -121,7 +142,7 @@ def _asked(engine: "Engine", prompt: str, flags: RunFlags, sampling: "Sampling")
             sampling=sampling,
             stop=flags.stop,
             system=flags.system,
-            raw=not templated,
+            raw=flags.raw or engine.template is None,
             hash_logits=flags.hash_logits,
         )
 

@@ -17,16 +17,16 @@ _GROUP = Group("Sampling", sort_key=2)
 _RARE = Group("Sampling, rarely needed", sort_key=3)
 
 
-def _flag(text: str, group: Group = _GROUP) -> Parameter:
-    return Parameter(help=text, group=group, negative=())
+def _flag(text: str, group: Group = _GROUP, names: tuple[str, ...] = ()) -> Parameter:
+    return Parameter(name=names or None, help=text, group=group, negative=())
 
 
 def _switch(text: str) -> Parameter:
     return Parameter(help=text, group=_GROUP, negative=(), show_default=False)
 
 
-def _whole(text: str, group: Group = _GROUP) -> Parameter:
-    return Parameter(help=text, group=group, converter=whole)
+def _whole(text: str, group: Group = _GROUP, names: tuple[str, ...] = ()) -> Parameter:
+    return Parameter(name=names or None, help=text, group=group, converter=whole)
 
 
 @Parameter(name="*")
@@ -34,11 +34,17 @@ def _whole(text: str, group: Group = _GROUP) -> Parameter:
 class SamplingFlags:
     """One field a flag, named as in `Sampling`."""
 
-    temperature: Annotated[float, _flag("0 is greedy: always the likeliest token.")] = 0.0
+    temperature: Annotated[
+        float,
+        _flag("0 is greedy: always the likeliest token.", names=("--temperature", "--temp")),
+    ] = 0.0
     top_k: Annotated[int, _whole("Draw among this many likeliest tokens; 0 is all.")] = 40
     top_p: Annotated[float, _flag("Draw among the likeliest with this share; 1 is all.")] = 0.95
     min_p: Annotated[float, _flag("Least weight, as a share of the likeliest's; 0 is off.")] = 0.05
-    seed: Annotated[int | None, _whole("Seed of the draws; without one, a fresh one.")] = None
+    seed: Annotated[
+        int | None,
+        _whole("Seed of the draws; without one, a fresh one.", names=("--seed", "-s")),
+    ] = None
     repeat_penalty: Annotated[float, _flag("Weaken tokens seen lately; 1 is off.")] = 1.0
     presence_penalty: Annotated[float, _flag("Subtract this from tokens seen lately.")] = 0.0
     frequency_penalty: Annotated[float, _flag("The same, once for each time.")] = 0.0

@@ -63,16 +63,20 @@ def facts(made: "Generation") -> Iterator[str]:
     times = made.timings
     later = max(times.tokens - 1, 0)  # the first token comes out of the prompt's last step
     yield f"loaded    in {times.load_s:.2f} s"
-    yield f"prompt    {times.prompt_tokens} tokens {_speed(times.prompt_tokens, times.prefill_s)}"
+    yield f"prompt    {_tokens(times.prompt_tokens)} {_speed(times.prompt_tokens, times.prefill_s)}"
     drawn = "" if made.seed is None else f"; seed {made.seed}"
     speed = f", all but the first {_speed(later, times.decode_s)}" if later else ""
-    yield f"answer    {times.tokens} tokens{speed}, then {made.finish_reason}{drawn}"
+    yield f"answer    {_tokens(times.tokens)}{speed}, then {made.finish_reason}{drawn}"
     for type_name, labels in made.labels.items():
         yield f"{type_name:9} {', '.join(labels)}"
     for name, digest in made.libraries.items():
         yield f"library   {name} {digest}"
     if made.logits_sha256 is not None:
         yield f"logits    {made.logits_sha256}"
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _speed(tokens: int, seconds: float) -> str:

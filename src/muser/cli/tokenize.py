@@ -11,7 +11,10 @@ from muser.cli.prompt import decoded, piped
 def tokenize(
     *,
     model: Annotated[
-        str | None, Parameter(help="A catalogue name or a GGUF file; default smollm2-135m.")
+        str | None,
+        Parameter(
+            name=("--model", "-m"), help="A catalogue name or a GGUF file; default smollm2-135m."
+        ),
     ] = None,
     special: Annotated[
         bool,
