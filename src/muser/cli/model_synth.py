@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from muser.cli.progress import watching
+from muser.cli.progress import obtained, watching
 from muser.cli.whole import whole
 from muser.errors import UsageError
 
@@ -39,20 +39,24 @@ def synth(
     *,
     arch: Annotated[str | None, Parameter(help="llama (the default) or muse-glimmer.")] = None,
     like: Annotated[
-        Path | None, Parameter(help="A file to take names, shapes and types from.")
+        str | None,
+        Parameter(help="A model to take names, shapes and types from: a catalogue name or a file."),
     ] = None,
     seed: Annotated[int, Parameter(help="Seed of the weights.", converter=whole)] = 0,
     weights: Annotated[
         str | None,
         Parameter(
-            help="Type of a tiny model's matrices, q8_0 unless given (also f32, f16, bf16, q4_0,"
-            " q4_1, q4_k, q5_k, q6_k); census: a model of full size."
+            help="Type of a tiny model's matrices, Q8_0 unless given (also F32, F16, BF16, Q4_0,"
+            " Q4_1, Q4_K, Q5_K, Q6_K); census: a model of full size."
         ),
     ] = None,
     head_scale: Annotated[
         int,
         Parameter(help="Multiplies the logits; 1, 2, 4 or another power of two.", converter=whole),
     ] = 1,
+    force: Annotated[
+        bool, Parameter(help="Replace OUT if it exists.", negative=(), show_default=False)
+    ] = False,
     sizes: SizeFlags | None = None,
 ) -> None:
     """Make a model file of random weights: tiny, of full size, or a twin of another file."""
@@ -60,15 +64,18 @@ def synth(
 
     if like is not None and arch is not None:
         raise UsageError("A twin takes its architecture from its file.", "Leave --arch out.")
+    if out.is_file() and not force:
+        raise UsageError(f"{out} exists.", "Name another file, or replace it with --force.")
+    original = None if like is None else obtained(like)
     with watching("Writing") as watch:
         made = synthesise(
             out,
             architecture=arch or "llama",
-            like=like,
+            like=original,
             seed=seed,
             weights=weights,
             head_scale=head_scale,
-            progress=lambda done: watch.advance(done, None),
+            progress=watch.advance,
             **asdict(sizes or SizeFlags()),
         )
     layout = made.layout

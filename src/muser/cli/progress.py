@@ -1,4 +1,4 @@
-"""How a fetch is shown: a bar on a terminal, a few plain lines elsewhere, always on stderr."""
+"""How bytes on their way are shown: a bar on a terminal, a few lines elsewhere, always on stderr."""
 
 import sys
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 QUARTERS = 4
+LEAST_TOLD = 10_000_000  # bytes: what is smaller is over before a line about it is read
 
 
 def obtained(model: str | None) -> Path:
@@ -73,7 +74,7 @@ def watching(what: str) -> "Iterator[Bar | Lines]":
 
 
 class Bar:
-    """A fetch on a terminal."""
+    """Bytes on a terminal."""
 
     def __init__(self, progress: "Progress", task: "TaskID") -> None:
         self._progress = progress
@@ -82,12 +83,12 @@ class Bar:
     def say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False)
 
-    def advance(self, done: int, total: int | None) -> None:
+    def advance(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)
 
 
 class Lines:
-    """A fetch in a log: one line for each quarter."""
+    """Bytes in a log: one line for each quarter."""
 
     def __init__(self) -> None:
         self._quarter = 0
@@ -95,8 +96,8 @@ class Lines:
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def advance(self, done: int, total: int | None) -> None:
-        if total is None:
+    def advance(self, done: int, total: int) -> None:
+        if total < LEAST_TOLD:
             return
         quarter = done * QUARTERS // total
         if quarter > self._quarter:

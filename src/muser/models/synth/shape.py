@@ -69,7 +69,8 @@ def choose_sizes(architecture: str, weights: str, overrides: Mapping[str, int | 
         )
     if weights not in _FILE_TYPES:
         raise UsageError(
-            f"The weight type {weights!r} is unknown.", f"Choose one of {', '.join(_FILE_TYPES)}."
+            f"The weight type {weights!r} is unknown.",
+            f"Choose one of {', '.join(kind.name for kind in WEIGHTS.values())}, or {CENSUS}.",
         )
     preset = _TINY_K if weights.endswith("_k") else _TINY
     preset = _FULL[architecture] if weights == CENSUS else preset

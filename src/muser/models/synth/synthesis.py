@@ -35,7 +35,8 @@ MUSE_HEAD_POWER = 2  # undoes the logit scale of about 1/5
 MUSE_QUERY_NORM = 3.87  # what the released model multiplies Q by
 MOST_HEAD_SCALE = 1 << 10
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, int], None]
+"""Told the bytes done and the bytes of the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Synthesis:
     head_power: int
 
     def write(self, out: Path, progress: Progress | None = None) -> None:
-        """Write the file; `progress` is told the bytes done.
+        """Write the file; `progress` is told of each tensor.
 
         Raises LimitError if the disk has not enough room, UsageError for the name of a folder or
         a device: the finished file takes the place of what has its name.
@@ -68,7 +69,7 @@ class Synthesis:
                 for piece in self._pieces(pools, info):
                     writer.write(piece)
                 if progress is not None:
-                    progress(info.offset + info.size)
+                    progress(info.offset + info.size, self.layout.size)
 
     def _needs(self) -> Counter[tuple[BlockType, int]]:
         needed: Counter[tuple[BlockType, int]] = Counter()
@@ -115,9 +116,10 @@ def plan_synthesis(
 ) -> Synthesis:
     """Plan a model of a preset, changed by `sizes` (the fields of `Sizes`).
 
-    `weights` is a type name in lower case for a tiny model, or `census` for one of full size.
+    `weights` is a type's name, in either case, for a tiny model, or `census` for one of full size.
     `head_scale`, a power of two, multiplies the logits. Raises UsageError for what makes no model.
     """
+    weights = weights.lower()
     chosen = choose_sizes(architecture, weights, sizes)
     metadata = make_metadata(architecture, weights, chosen, seed)
     table = build(metadata).weights
