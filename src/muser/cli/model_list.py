@@ -5,22 +5,27 @@ def list_models() -> None:
     """List the models that can be fetched by name and the files that are here."""
     from muser import places
     from muser.cli.console import one_line
-    from muser.weights.catalogue import CATALOGUE, strangers
+    from muser.weights.catalogue import CATALOGUE, on_disk, strangers
 
     rows = [
-        (entry.name, f"{entry.size / 1e6:.0f} MB", _state(entry.is_here), entry.summary)
+        (
+            entry.name,
+            _state(entry.is_here),
+            on_disk(entry.size) if entry.is_here else entry.sizes,
+            entry.summary,
+        )
         for entry in CATALOGUE
     ]
     rows += [
         (
             one_line(path.stem),
-            f"{path.stat().st_size / 1e6:.0f} MB",
             _state(True),
+            on_disk(path.stat().st_size),
             one_line(path.name),
         )
         for path in strangers()
     ]
-    print(aligned([("NAME", "SIZE", "STATE", "WHAT"), *rows]))
+    print(aligned([("NAME", "STATE", "SIZE", "WHAT"), *rows]))
     print(f"\nModels folder: {one_line(str(places.models()))}")
 
 

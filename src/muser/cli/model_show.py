@@ -1,7 +1,7 @@
 """`muser model show`: what a file says about itself; no weights are read."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer."
 WIDEST = 80
+MOST_VALUES = 8
 
 
 def show(
@@ -51,13 +52,13 @@ def described(file: "GgufFile") -> dict[str, dict[str, Any]]:
             "supported": _supported(file),
         },
         "hyperparameters": {
-            key.removeprefix(own): _brief(value)
-            for key, value in file.metadata.items()
+            key.removeprefix(own): _brief(_shortest(file.metadata, key))
+            for key in file.metadata
             if key.startswith(own)
         },
         "tokenizer": {
-            key.removeprefix(TOKENIZER): _brief(value)
-            for key, value in file.metadata.items()
+            key.removeprefix(TOKENIZER): _brief(_shortest(file.metadata, key))
+            for key in file.metadata
             if key.startswith(TOKENIZER)
         },
         "tensors": _census(file),
@@ -92,6 +93,20 @@ def _total(count: int, size: int) -> str:
     return f"{count} tensor{'' if count == 1 else 's'}, {size:,} bytes"
 
 
+def _shortest(metadata: "Mapping[str, Any]", key: str) -> Any:
+    """The value; an f32 as the shortest decimal that reads back as that f32: 1e-05."""
+    import numpy as np
+
+    from muser.formats import ValueType, type_of
+
+    value = metadata[key]
+    if isinstance(value, float) and type_of(metadata, key) is ValueType.F32:
+        return float(str(np.float32(value)))
+    if isinstance(value, np.ndarray) and value.dtype == np.float32 and value.size <= MOST_VALUES:
+        return [float(str(item)) for item in value]
+    return value
+
+
 def _brief(value: Any) -> Any:
     """Scalars as they are; arrays and long texts as their kind and length."""
     if value is None:
@@ -103,7 +118,7 @@ def _brief(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
     items = value.tolist() if hasattr(value, "tolist") else value
-    if len(items) > 8:
+    if len(items) > MOST_VALUES:
         return f"{len(items):,} values"
     return [_brief(item) for item in items]
 

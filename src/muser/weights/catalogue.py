@@ -45,6 +45,11 @@ class Entry:
         return sum(part.archive_size for part in self.parts)
 
     @property
+    def sizes(self) -> str:
+        """Both, for a person who has to decide."""
+        return f"{self.archive_size / 1e6:.0f} MB to fetch, {on_disk(self.size)}"
+
+    @property
     def path(self) -> Path:
         """Where the file lies once it has been fetched."""
         return places.models() / self.file
@@ -56,6 +61,11 @@ class Entry:
             return self.path.stat().st_size == self.size
         except OSError:
             return False
+
+
+def on_disk(size: int) -> str:
+    """A file's bytes for a person."""
+    return f"{size / 1e6:.0f} MB on disk"
 
 
 DEFAULT = "smollm2-135m"

