@@ -54,7 +54,8 @@ def load_library(isa: str, shelf: Shelf, compiler: Compiler | None = None) -> Li
     source, compiler = read_source(), compiler or find_compiler()
 
     def build(path: Path) -> None:
-        log.info("Compiling the kernels for %s; the next start is fast.", isa)
+        what = "plain C, which reads the processor's instruction sets" if isa == "c" else isa
+        log.info("Compiling the kernels for %s; the next start is fast.", what)
         compiler.build(source, isa, path)
 
     def take() -> Shelved:
