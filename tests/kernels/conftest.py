@@ -1,6 +1,7 @@
 """Libraries of every instruction set this machine has, and the tally of what was compared."""
 
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,25 @@ class Tally:
         """What was compared under a set with so many threads: formats or operators, and labels."""
         keys = [key for key in self.counts if key[1:] == (isa, threads)]
         return {key[0] for key in keys}, {label for key in keys for label in self.labels[key]}
+
+    def table(self):
+        """A line for each format or operator, instruction set and number of threads."""
+        for what, isa, threads in sorted(self.counts):
+            key = (what, isa, threads)
+            labels = " ".join(_merged(self.labels[key]))
+            yield f"{what:14} {isa:5} {threads} threads {self.counts[key]:6}  {labels}"
+
+    def totals(self):
+        """A line for each instruction set."""
+        for isa, sha256 in sorted(self.hashes.items()):
+            keys = [key for key in self.counts if key[1] == isa]
+            count = sum(self.counts[key] for key in keys)
+            pipelines = len({label for key in keys for label in self.labels[key]})
+            threads = ", ".join(str(n) for n in sorted({key[2] for key in keys}))
+            yield (
+                f"cpu-{isa}: {count} comparisons of {pipelines} pipelines under {threads} threads,"
+                f" library {sha256}"
+            )
 
 
 TALLY = pytest.StashKey[Tally]()
@@ -85,14 +105,18 @@ def pytest_terminal_summary(terminalreporter, config):
     if tally is None or not tally.counts:
         return
     terminalreporter.section("comparisons with the oracle, equal bit for bit")
-    for key in sorted(tally.counts):
-        what, isa, threads = key
-        labels = " ".join(_merged(tally.labels[key]))
-        terminalreporter.line(
-            f"{what:14} {isa:5} {threads} threads {tally.counts[key]:6}  {labels}"
-        )
-    for isa, sha256 in sorted(tally.hashes.items()):
-        terminalreporter.line(f"library cpu-{isa}: {sha256}")
+    if _is_asked_for(config):
+        for line in tally.table():
+            terminalreporter.line(line)
+    for line in tally.totals():
+        terminalreporter.line(line)
+
+
+def _is_asked_for(config):
+    """The whole table is for who runs these tests alone, or wants more of everything."""
+    here = Path(__file__).parent
+    folders = [(config.invocation_params.dir / name.partition("::")[0]) for name in config.args]
+    return config.option.verbose >= 0 or any(here in (f, *f.parents) for f in folders)
 
 
 def _merged(labels):
