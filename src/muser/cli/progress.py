@@ -1,4 +1,4 @@
-"""How bytes on their way are shown: a bar on a terminal, a few lines elsewhere, always on stderr."""
+"""How bytes on their way are shown, on stderr: a bar on a terminal, a few lines elsewhere."""
 
 import sys
 from collections.abc import Iterator
