@@ -208,10 +208,14 @@ class Engine:
     def _encode(self, prompt: str, system: str | None, raw: bool) -> list[int]:
         if raw:
             if system is not None:
-                raise UsageError("A system text needs the chat template.", "Leave raw out.")
+                raise UsageError(
+                    "A system text needs the chat template.", "Pass raw=False, or no system."
+                )
             return self.tokenizer.encode(prompt)
         if self.template is None:
-            raise UsageError(f"{self.path.name} has no chat template.", "Use a raw prompt.")
+            raise UsageError(
+                f"{self.path.name} has no chat template.", "Pass raw=True and no system."
+            )
         messages = [] if system is None else [{"role": "system", "content": system}]
         messages.append({"role": "user", "content": prompt})
         text = self.template.render(messages)
@@ -232,14 +236,14 @@ class Engine:
         room = self.context - prompt + 1
         if room < 1:
             raise LimitError(
-                f"The prompt has {prompt} tokens, the context {self.context}.",
+                f"A prompt of length {prompt} does not fit a context of {self.context}.",
                 "Shorten the prompt or ask for a larger context (--ctx-size).",
             )
         if max_tokens is not None and max_tokens > room:
             raise LimitError(
-                f"{prompt} prompt tokens and {max_tokens} new ones need"
+                f"A prompt of length {prompt} and an answer of {max_tokens} need"
                 f" {prompt + max_tokens - 1} positions, the context has {self.context}.",
-                f"Ask for at most {room} tokens or for a larger context (--ctx-size).",
+                f"Ask for at most {room} or for a larger context (--ctx-size).",
             )
         return room if max_tokens is None else max_tokens
 
