@@ -84,8 +84,12 @@ def test_an_interrupt_reaches_a_thread_that_waits() -> None:
     stream = pumped(endless, endless.stop.set)
     assert next(stream) == 0
     press = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+
+    def wait_for_the_press() -> int:
+        press.start()  # in here, so that an early one is caught as well
+        return next(stream)
+
     with pytest.raises(KeyboardInterrupt):
-        press.start()
-        next(stream)
+        wait_for_the_press()
     assert endless.left.is_set()
     press.join()
