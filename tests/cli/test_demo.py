@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from outcome import Command
 
-from muser.errors import DeviceError
 from muser.weights.catalogue import CATALOGUE
 
 pytestmark = pytest.mark.models
@@ -38,8 +37,9 @@ def test_both_instruction_sets_draw_the_same_tokens(
     for isa in ("c", "avx2"):
         monkeypatch.setenv("MUSER_ISA", isa)
         outcome = command("run", "--json", "--hash-logits", *drawn, "The capital of France is")
-        if outcome.status == DeviceError.exit_status:
-            pytest.skip(outcome.err)
+        if "cannot run the avx2 kernels" in outcome.err:  # any other refusal is a failure
+            pytest.skip("this processor has no avx2")
+        assert outcome.status == 0, outcome.err
         records.append(json.loads(outcome.out))
     assert records[0]["ids"] == records[1]["ids"]
     assert records[0]["logits_sha256"] == records[1]["logits_sha256"]
