@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from muser.devices import Limits
+from muser.devices.cpu.roof import reading_times
 from muser.devices.cpu.rules import STRIPED_WIDTH
 from muser.devices.cpu.tape import Move, barriers
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, LimitError
@@ -328,3 +329,46 @@ def test_limits_of_a_step(library):
         play(step_of(3, slots=[0, 0]))
     play(step_of(4, positions=[4, 5, 6, 7]))
     bench.close()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_timed_play_is_the_same_play_with_every_entry_stamped(library, threads):
+    bench = chain(library, threads, 5, factor=2.0)
+    bench.runner.rows["a"][:2] = 1
+    tape, stamps = bench.runner.play_timed(step_of(2))
+    assert np.all(bench.runner.rows["a"][:2] == 2.0**5)
+    assert stamps.entries.shape == (threads, len(tape.entries), 2)
+    for worker in stamps.entries:
+        times = [stamps.begin, *worker.reshape(-1), stamps.end]
+        assert times == sorted(times)
+    bench.runner.play(step_of(2))
+    assert np.all(bench.runner.rows["a"][:2] == 2.0**10)
+    bench.close()
+
+
+def test_no_entry_begins_before_those_that_its_barrier_waits_for(library):
+    bench = chain(library, 2, 6, width=STRIPED_WIDTH)
+    tape, stamps = bench.runner.play_timed(step_of(1))
+    assert [entry.wait for entry in tape.entries] == [0, 1, 1, 1, 1, 1]
+    begin, end = stamps.entries[:, 1:, 0], stamps.entries[:, :-1, 1]
+    assert np.all(begin.min(axis=0) >= end.max(axis=0))
+    bench.close()
+
+
+def test_a_timed_play_can_be_cancelled_and_fault(library):
+    bench = interrupted(library, 2, 20, 7, lambda runner: runner.cancel())
+    with pytest.raises(Cancelled):
+        bench.runner.play_timed(step_of(1))
+    bench.runner.resume()
+    bench.runner.rows["a"][0] = np.inf
+    with pytest.raises(ArithmeticFault, match="scale-0"):
+        bench.runner.play_timed(step_of(1))
+    bench.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_roof_reads_every_byte_once(library, threads):
+    buffer = np.random.default_rng(threads).integers(0, 256, 100_000, np.uint8)
+    times = reading_times(library, threads, buffer, 3)  # compares the sums of what was read
+    assert len(times) == 3
+    assert min(times) > 0

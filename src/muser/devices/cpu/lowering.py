@@ -82,12 +82,12 @@ class Lowering:
         writes: tuple[str, ...],
         by_row: bool = True,
         tensor_type: str | None = None,
+        tensors: tuple[str, ...] = (),
     ) -> None:
         count = self._count if by_row else None
         self._forget(writes)
-        self.moves.append(
-            Move(kernel, args, node, frozenset(reads), frozenset(writes), count, tensor_type)
-        )
+        touched = frozenset(reads), frozenset(writes)
+        self.moves.append(Move(kernel, args, node, *touched, count, tensor_type, tensors))
 
     def _forget(self, written: tuple[str, ...]) -> None:
         self._held = {b: row for b, row in self._held.items() if row not in written}

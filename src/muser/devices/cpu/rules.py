@@ -104,7 +104,16 @@ def _project(low: Lowering, op: Project) -> bool:
             out=low.row(target), width=low.width(op.source), out_width=low.width(target), **fields
         )
         kind = tensor.type.name
-        low.add(kernel, args, node, (held,), (target,), by_row=False, tensor_type=kind)
+        low.add(
+            kernel,
+            args,
+            node,
+            (held,),
+            (target,),
+            by_row=False,
+            tensor_type=kind,
+            tensors=(weight,),
+        )
     return True
 
 

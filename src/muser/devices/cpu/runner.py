@@ -12,7 +12,7 @@ from muser.devices.cpu.arena import Arena
 from muser.devices.cpu.lowering import Lowering, WeightSource, block_size
 from muser.devices.cpu.planes import Cache
 from muser.devices.cpu.rules import ARGMAX, lower
-from muser.devices.cpu.tape import Player, Tape, labels_by_type
+from muser.devices.cpu.tape import Player, Stamps, Tape, labels_by_type
 from muser.devices.device import Limits, Step
 from muser.errors import DeviceError, LimitError
 from muser.graph import Argmax, Graph, Project, TakeRows
@@ -79,12 +79,22 @@ class CpuRunner:
         with self._alone():
             self._play(step)
 
+    def play_timed(self, step: Step) -> tuple[Tape, Stamps]:
+        """The same, and when each entry of the tape began and ended on each worker."""
+        with self._alone():
+            tape = self._set(step)
+            return tape, self._player.play_timed(tape)
+
     def _play(self, step: Step) -> None:
+        self._player.play(self._set(step))
+
+    def _set(self, step: Step) -> Tape:
+        """The tape of the step, whose data are written."""
         self._check(step)
         self._arena.step.write(step)
         bucket = bucket_of(len(step.tokens))
         self._played.add(bucket)
-        self._player.play(self._tapes[bucket])
+        return self._tapes[bucket]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, MuserError
 from muser.kernels import Args, Entry, Library, Outcome, address, pipeline
@@ -23,7 +24,8 @@ class Move:
 
     `reads` and `writes` name rows, scratch and caches. `by_row` is the name of the row count
     (`n` or `m`) if a worker writes only what it alone reads afterwards, row by row; None otherwise.
-    `tensor_type` is the type of the weights that it reads, for the labels.
+    `tensor_type` is the type of the weights that it reads, for the labels; `tensors` are the names
+    of those that it reads whole.
     """
 
     kernel: str
@@ -33,6 +35,7 @@ class Move:
     writes: frozenset[str]
     by_row: str | None
     tensor_type: str | None = None
+    tensors: tuple[str, ...] = ()
 
 
 def barriers(moves: Iterable[Move]) -> list[bool]:
@@ -96,6 +99,17 @@ class Tape:
         return cls(entries, labels, tuple(move.node for move in moves), moves)
 
 
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """Nanoseconds of one clock: when the play began and ended, and `entries` int64
+    `[threads, entries, 2]`, the begin and end of each entry on each worker.
+    """
+
+    begin: int
+    end: int
+    entries: NDArray[np.int64]
+
+
 class Player:
     """A pool of `threads` native threads. `play` is one foreign call, with the GIL released.
 
@@ -104,6 +118,7 @@ class Player:
     """
 
     def __init__(self, library: Library, threads: int, scratch_bytes: int) -> None:
+        self.threads = threads
         self._calls = _Calls(library.handle)
         self._scratch = np.zeros((threads, scratch_bytes), np.uint8)
         self._memory = np.zeros(library.constants.pool_bytes + POOL_ALIGNMENT, np.uint8)
@@ -124,6 +139,22 @@ class Player:
         outcome = self._calls.play(self._pool, tape.entries, len(tape.entries), ctypes.byref(fault))
         if outcome != Outcome.PLAYED:
             raise _failure(Outcome(outcome), tape, fault.value)
+
+    def play_timed(self, tape: Tape) -> "Stamps":
+        """The same play with the clock read around every entry on every worker."""
+        stamps = np.zeros((self.threads, len(tape.entries), 2), np.int64)
+        around, fault = np.zeros(2, np.int64), ctypes.c_uint64()
+        outcome = self._calls.play_timed(
+            self._pool,
+            tape.entries,
+            len(tape.entries),
+            address(stamps),
+            address(around),
+            ctypes.byref(fault),
+        )
+        if outcome != Outcome.PLAYED:
+            raise _failure(Outcome(outcome), tape, fault.value)
+        return Stamps(int(around[0]), int(around[1]), stamps)
 
     def cancel(self) -> None:
         """The running play, and every later one until `resume`, raises `Cancelled`."""
@@ -148,6 +179,10 @@ class _Calls:
         )
         self.play = ctypes.CFUNCTYPE(count, pool, ctypes.c_void_p, count, ctypes.c_void_p)(
             ("muser_pool_play", handle)
+        )
+        array = ctypes.c_void_p
+        self.play_timed = ctypes.CFUNCTYPE(count, pool, array, count, array, array, array)(
+            ("muser_pool_play_timed", handle)
         )
         plain = ctypes.CFUNCTYPE(None, pool)
         self.cancel = plain(("muser_pool_cancel", handle))

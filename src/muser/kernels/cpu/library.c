@@ -11,6 +11,7 @@
 #include "pool.h"
 #include "primitives.h"
 #include "project.h"
+#include "roof.h"
 
 #define PIPELINE(name, call)                                                     \
     EXPORT void muser_##name(const struct args *a, const struct worker *w) { call; }
@@ -65,6 +66,9 @@ PIPELINE(softcap, softcap_rows(a, w))
 PIPELINE(scale_softcap, scale_softcap_rows(a, w))
 PIPELINE(take_rows, take_columns(a, w))
 PIPELINE(argmax, argmax_rows(a, w))
+
+/* On no model's tape: what a measurement compares the others with. */
+PIPELINE(read_through, read_through(a, w))
 
 /* What the host needs to know of the texts: kernels/constants.py reads it when a library is loaded.
  * An empty name ends the table. */
