@@ -54,9 +54,9 @@ class RunFlags:
         int | None,
         _whole("Tokens that fit; default the model's, at most 4096.", "--ctx-size", "-c"),
     ] = None
-    threads: Annotated[int | None, _whole("Threads; by default one a core.", "--threads", "-t")] = (
-        None
-    )
+    threads: Annotated[
+        int | None, _whole("Threads; by default the cores granted.", "--threads", "-t")
+    ] = None
     device: Annotated[str, _flag("cpu, or oracle: the arithmetic in NumPy, slow.")] = "cpu"
     max_tokens: Annotated[
         int | None,

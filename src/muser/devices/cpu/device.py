@@ -1,22 +1,14 @@
 """The CPU device: C kernels on a pool of threads."""
 
-import os
-
 from muser.devices.cpu.conformance import require_conformance
 from muser.devices.cpu.lowering import WeightSource
 from muser.devices.cpu.runner import CpuRunner
+from muser.devices.cpu.threads import default_threads
 from muser.devices.device import Limits
 from muser.errors import LimitError, UsageError
 from muser.graph import Graph
 from muser.kernels import MAX_THREADS, Shelf, choose_library
 from muser.places import libraries
-
-
-def default_threads() -> int:
-    """As many as the processors this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class CpuDevice:
