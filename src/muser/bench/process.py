@@ -37,10 +37,10 @@ class WorkerSide:
         )
 
     def identity(self) -> Mapping[str, Any]:
-        return self._ask(do="identity")
+        return self.ask(do="identity")
 
     def load(self, model: Path, *, threads: int, context: int, slots: int = 1) -> Loading:
-        said = self._ask(do="load", model=str(model), threads=threads, context=context, slots=slots)
+        said = self.ask(do="load", model=str(model), threads=threads, context=context, slots=slots)
         return Loading(said["ns"], Memory(**said["before"]), Memory(**said["after"]))
 
     def decode(
@@ -51,13 +51,13 @@ class WorkerSide:
         margins: bool = False,
     ) -> Sample:
         asked = {"prompts": list(map(list, prompts)), "fed": list(map(list, fed))}
-        return _sample(self._ask(do="decode", **asked, margins=margins))
+        return _sample(self.ask(do="decode", **asked, margins=margins))
 
     def prefill(self, ids: Sequence[int], *, margins: bool = False) -> Sample:
-        return _sample(self._ask(do="prefill", ids=list(ids), margins=margins))
+        return _sample(self.ask(do="prefill", ids=list(ids), margins=margins))
 
     def memory(self) -> Memory:
-        return Memory(**self._ask(do="memory"))
+        return Memory(**self.ask(do="memory"))
 
     def close(self) -> None:
         process = self._process
@@ -78,7 +78,8 @@ class WorkerSide:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, **request: Any) -> dict[str, Any]:
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """One request, `do` and what it needs; its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -105,10 +106,10 @@ class WorkerSide:
 
 
 def _sample(said: Mapping[str, Any]) -> Sample:
-    margins = said.get("margins")
+    digests, margins = said.get("logits_sha256"), said.get("margins")
     return Sample(
         ids=tuple(said["ids"]),
         ns=said["ns"],
-        logits_sha256=said.get("logits_sha256"),
+        logits_sha256=None if digests is None else tuple(digests),
         margins=None if margins is None else tuple(margins),
     )

@@ -44,13 +44,13 @@ class Sample:
 
     `ids`: the first choice (largest logit, then lowest id) after every fed token, slot after slot;
     of a prefill the one after its last token. `ns`: wall time from before the first fed token until
-    the last choice was made. `logits_sha256`: of the last row of logits as little-endian f32 (slot
-    after slot). `margins`: where asked for, first minus second logit at each of `ids`.
+    the last choice was made. `logits_sha256`: a digest for each slot, of its last row of logits as
+    little-endian f32. `margins`: where asked for, first minus second logit at each of `ids`.
     """
 
     ids: tuple[int, ...]
     ns: int
-    logits_sha256: str | None = None
+    logits_sha256: tuple[str, ...] | None = None
     margins: tuple[float, ...] | None = None
 
 

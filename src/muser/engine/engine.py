@@ -121,7 +121,7 @@ class Engine:
             runner=self._runner,
             chunk=self._runner.limits.chunk,
             load_s=self._load_s,
-            turn=self._turn,
+            turn=self.turn,
         )
         return Stream(request, sampler, loaded)
 
@@ -136,7 +136,7 @@ class Engine:
         ids = _whole(ids)
         self._check_ids(ids)
         self._room(len(ids), 0)
-        with self._turn() as slot:
+        with self.turn() as slot:
             return slot.append(ids, range(len(ids)), chunk or limit)
 
     def cancel(self) -> None:
@@ -169,7 +169,7 @@ class Engine:
         self.close()
 
     @contextmanager
-    def _turn(self) -> Iterator[Slot]:
+    def turn(self) -> Iterator[Slot]:
         """The slot, empty, for one caller at a time; a cancel belongs to the turn it meets."""
         with self._state:
             if self._busy:

@@ -1,0 +1,125 @@
+"""A loaded model as a comparison uses it: a few sequences, fed token by token."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.devices import Limits, Runner, Step, open_device
+from muser.engine import Engine, load
+from muser.engine.loading import DEFAULT_CHUNK
+from muser.formats import GgufFile
+from muser.models import build
+from muser.weights import Weights
+
+F32 = NDArray[np.float32]
+
+
+class Slots(Protocol):
+    """What decoding needs of a loaded model."""
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        """The pipelines that were played."""
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        """Library name to SHA-256."""
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> F32:
+        """Empty every slot and put its prompt into it: the last row of each that is not empty,
+        `[≤ slots, vocabulary]`.
+        """
+
+    def step(self, tokens: Sequence[int]) -> F32:
+        """One token into every slot: logits `[slots, vocabulary]`."""
+
+    def close(self) -> None:
+        """Give the model back."""
+
+
+def open_slots(model: Path, *, threads: int, context: int, slots: int) -> Slots:
+    """One slot is what `muser.load` gives; more are a runner of the CPU device."""
+    chunk = min(DEFAULT_CHUNK, context)
+    if slots == 1:
+        return OneSlot(load(model, threads=threads, context=context, chunk=chunk), chunk)
+    file = GgufFile.open(model)
+    graph = build(file.metadata, file.tensors)
+    limits = Limits(context=context, slots=slots, chunk=chunk)
+    return ManySlots(open_device("cpu", threads=threads).load(graph, Weights(file, graph), limits))
+
+
+class OneSlot:
+    """The engine's own slot, in one turn after another."""
+
+    def __init__(self, engine: Engine, chunk: int) -> None:
+        self._engine, self._chunk = engine, chunk
+        self._turn = engine.turn()
+        self._slot = self._turn.__enter__()
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        return self._engine.labels
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        return self._engine.libraries
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> F32:
+        [prompt] = prompts
+        self._slot.clear()
+        if not prompt:
+            return np.empty((0, self._engine.graph.vocabulary), np.float32)
+        return self._slot.append(prompt, [len(prompt) - 1], self._chunk)
+
+    def step(self, tokens: Sequence[int]) -> F32:
+        return self._slot.append(tokens, [0], self._chunk)
+
+    def close(self) -> None:
+        self._turn.__exit__(None, None, None)
+        self._engine.close()
+
+
+class ManySlots:
+    """The slots of a runner, all in every step."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._lengths = np.zeros(runner.limits.slots, np.int32)
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        return self._runner.labels
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        return self._runner.libraries
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> F32:
+        self._lengths[:] = 0
+        rows = [self._fill(at, prompt) for at, prompt in enumerate(prompts) if prompt]
+        return np.concatenate(rows) if rows else np.empty((0, 0), np.float32)
+
+    def step(self, tokens: Sequence[int]) -> F32:
+        count = len(tokens)
+        every = np.arange(count, dtype=np.int32)
+        step = Step(np.asarray(tokens, np.int32), self._lengths[:count].copy(), every, every)
+        logits = self._runner.forward(step)
+        self._lengths[:count] += 1
+        return logits
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _fill(self, slot: int, prompt: Sequence[int]) -> F32:
+        chunk = self._runner.limits.chunk
+        for first in range(0, len(prompt), chunk):
+            part = np.asarray(prompt[first : first + chunk], np.int32)
+            count = len(part)
+            positions = np.arange(first, first + count, dtype=np.int32)
+            last = np.array([count - 1], np.int32)
+            row = self._runner.forward(Step(part, positions, np.full_like(part, slot), last))
+        self._lengths[slot] = len(prompt)
+        return row
