@@ -14,8 +14,11 @@ from muser.errors import FormatError, ModelError, UsageError
 from muser.formats import FLOATS, READABLE, BlockType, dequantise, quantise, unpack
 
 QUANTISED = sorted(READABLE.difference(FLOATS), key=lambda kind: kind.id)
-WITH_PEER_QUANTISER = (BlockType.Q8_0, BlockType.Q4_0, BlockType.Q4_1)
-HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+WITH_PEER_QUANTISER = [kind for kind in QUANTISED if kind.elements == 32]
+HALVES = {
+    "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
+    "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+}  # fmt: skip
 EDGES = (0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x3C00, 0x7BFF, 0xFBFF, 0x7C00, 0x7E01)
 
 
@@ -96,6 +99,17 @@ def test_q4_k_worked_example() -> None:
     assert dequantise(BlockType.Q4_K, raw)[0, [0, 32, 64]].tolist() == [8.71875, 1.75, 16.4375]
 
 
+@pytest.mark.parametrize("name", ["Q5_0", "Q5_1"])
+def test_fifth_bits_worked_example(name: str) -> None:
+    """d = 1, m = 0.5; the fifth bits of elements 0, 17 and 31, nibbles 2 (0) and 3 (16)."""
+    head = bytes.fromhex("003C" + ("0038" if name == "Q5_1" else ""))
+    raw = np.frombuffer(head + bytes.fromhex("01000280 32") + bytes(15), np.uint8)
+    expected = np.zeros(32, np.float32)
+    expected[[0, 16, 17, 31]] = 18, 3, 16, 16
+    expected += np.float32(0.5 if name == "Q5_1" else -16)
+    assert np.array_equal(dequantise(BlockType[name], raw)[0], expected)
+
+
 values = hnp.arrays(np.float32, (3, 64), elements=st.floats(-65504, 65504, width=32))
 
 
@@ -128,7 +142,10 @@ def test_quantised_values_stay_near(kind: BlockType) -> None:
     back = dequantise(kind, quantise(kind, x))
     assert np.array_equal(back[0], x[0])
     # Half a step of the coarsest grid, plus the rounding of the scales to 6 or 8 bits.
-    steps = {"Q8_0": 254, "Q4_0": 15, "Q4_1": 29, "Q4_K": 26, "Q5_K": 50, "Q6_K": 60}[kind.name]
+    steps = {
+        "Q8_0": 254, "Q4_0": 15, "Q4_1": 29, "Q5_0": 31, "Q5_1": 61,
+        "Q4_K": 26, "Q5_K": 50, "Q6_K": 60,
+    }[kind.name]  # fmt: skip
     reach = np.ptp(x.reshape(8, -1, kind.elements), axis=-1).clip(np.abs(x).max(axis=1)[:, None])
     error = np.abs(back - x).reshape(8, -1, kind.elements).max(axis=-1)
     assert np.all(error * steps <= reach * 1.01)
@@ -147,8 +164,8 @@ def test_quantising_hits_representable_values(name: str) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ModelError, match="Q5_0"):
-        unpack(BlockType.Q5_0, np.zeros(22, np.uint8))
+    with pytest.raises(ModelError, match="Q8_1"):
+        unpack(BlockType.Q8_1, np.zeros(40, np.uint8))
     with pytest.raises(ModelError, match="I32"):
         dequantise(BlockType.I32, np.zeros(4, np.uint8))
     with pytest.raises(ModelError, match="F32"):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from muser.errors import ArithmeticFault, ModelError
-from muser.formats import BlockType, quantise, unpack
+from muser.formats import FLOATS, READABLE, BlockType, quantise, unpack
 from muser.graph import Activation, Pairing, conformance, oracle
 from muser.graph.ops import RopeSpec
 from muser.graph.rope import angle_factor, rope_table
 from tests.graph import exact_reference as exact
 
-QUANTISED = [BlockType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")]
+QUANTISED = sorted(READABLE.difference(FLOATS), key=lambda kind: kind.id)
 
 
 @pytest.mark.parametrize("vector", conformance.ATTENTION, ids=lambda v: v.digest)

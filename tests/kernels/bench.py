@@ -14,6 +14,8 @@ HALF_SCALES = {
     BlockType.Q8_0: (0,),
     BlockType.Q4_0: (0,),
     BlockType.Q4_1: (0, 2),
+    BlockType.Q5_0: (0,),
+    BlockType.Q5_1: (0, 2),
     BlockType.Q4_K: (0, 2),
     BlockType.Q5_K: (0, 2),
     BlockType.Q6_K: (208,),

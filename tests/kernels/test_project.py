@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from muser.formats import BlockType
 from muser.graph import Project, oracle
 from muser.kernels import bucket_of
 
@@ -64,7 +65,7 @@ def test_rows_do_not_depend_on_their_neighbours(library, tally, kind):
 def test_group_of_weights_reads_one_quantised_row(library, tally, rng, kind):
     """Weights of different block sizes in one group: each gets rows of its own size."""
     width, outs = 512, {"a": 5, "b": 40, "c": 7}
-    other = TYPES[0] if kind.elements == 256 else TYPES[3]
+    other = BlockType.Q8_0 if kind.elements == 256 else BlockType.Q4_K
     kinds = {"a": kind, "b": other, "c": kind}
     tensors, x = Tensors(), random_rows(rng, 9, width)
     raws = {name: random_blocks(rng, kinds[name], out, width) for name, out in outs.items()}

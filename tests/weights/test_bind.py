@@ -91,7 +91,7 @@ def test_refusals(tmp_path, change, word):
     assert word in caught.value.sentence
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_an_infinite_block_scale_is_found(tmp_path, name):
     def change(tensors):
         shape, block, raw = tensors["blk.0.ffn_up.weight"]

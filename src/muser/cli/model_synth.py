@@ -47,7 +47,7 @@ def synth(
         str | None,
         Parameter(
             help="Type of a tiny model's matrices, Q8_0 unless given (also F32, F16, BF16, Q4_0,"
-            " Q4_1, Q4_K, Q5_K, Q6_K); census: a model of full size."
+            " Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K); census: a model of full size."
         ),
     ] = None,
     head_scale: Annotated[

@@ -18,12 +18,12 @@ class BlockType(Enum):
     Q8_0 = (8, 32, 34)
     Q4_0 = (2, 32, 18)
     Q4_1 = (3, 32, 20)
+    Q5_0 = (6, 32, 22)
+    Q5_1 = (7, 32, 24)
     Q4_K = (12, 256, 144)
     Q5_K = (13, 256, 176)
     Q6_K = (14, 256, 210)
 
-    Q5_0 = (6, 32, 22)
-    Q5_1 = (7, 32, 24)
     Q8_1 = (9, 32, 40)
     Q2_K = (10, 256, 84)
     Q3_K = (11, 256, 110)
@@ -89,6 +89,8 @@ _SCALES_AT = {
     "Q8_0": (0,),
     "Q4_0": (0,),
     "Q4_1": (0, 2),  # d, m
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
     "Q4_K": (0, 2),  # d, dmin
     "Q5_K": (0, 2),
     "Q6_K": (208,),
@@ -100,6 +102,8 @@ READABLE = frozenset(
         BlockType.Q8_0,
         BlockType.Q4_0,
         BlockType.Q4_1,
+        BlockType.Q5_0,
+        BlockType.Q5_1,
         BlockType.Q4_K,
         BlockType.Q5_K,
         BlockType.Q6_K,

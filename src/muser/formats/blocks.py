@@ -14,6 +14,8 @@ _UNPACK: Mapping[BlockType, Callable[[NDArray[np.uint8]], Unpacked]] = {
     BlockType.Q8_0: blocks_32.unpack_q8_0,
     BlockType.Q4_0: blocks_32.unpack_q4_0,
     BlockType.Q4_1: blocks_32.unpack_q4_1,
+    BlockType.Q5_0: blocks_32.unpack_q5_0,
+    BlockType.Q5_1: blocks_32.unpack_q5_1,
     BlockType.Q4_K: blocks_k.unpack_q4_k,
     BlockType.Q5_K: blocks_k.unpack_q5_k,
     BlockType.Q6_K: blocks_k.unpack_q6_k,
@@ -23,6 +25,8 @@ _QUANTISE: Mapping[BlockType, Callable[[NDArray[np.float32]], NDArray[np.uint8]]
     BlockType.Q8_0: blocks_32.quantise_q8_0,
     BlockType.Q4_0: blocks_32.quantise_q4_0,
     BlockType.Q4_1: blocks_32.quantise_q4_1,
+    BlockType.Q5_0: blocks_32.quantise_q5_0,
+    BlockType.Q5_1: blocks_32.quantise_q5_1,
     BlockType.Q4_K: blocks_k.quantise_q4_k,
     BlockType.Q5_K: blocks_k.quantise_q5_k,
     BlockType.Q6_K: blocks_k.quantise_q6_k,
@@ -105,5 +109,5 @@ def _as_units(kind: BlockType, raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _unsupported(kind: BlockType) -> ModelError:
     return ModelError(
         f"Tensors of type {kind.name} are not supported here.",
-        "Use a file quantised to Q4_0, Q4_1, Q8_0, Q4_K_M, Q5_K_M or Q6_K.",
+        "Use a file quantised to Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K_M, Q5_K_M or Q6_K.",
     )

@@ -12,7 +12,7 @@ class Unpacked:
 
     value = d · scales[group] · codes − dmin · mins[group] + offset, absent parts left out.
     Groups are equal stretches of a block in element order: 8 of 32 for Q4_K and Q5_K, 16 of 16
-    for Q6_K. Codes are centred for Q8_0, Q4_0 and Q6_K, natural numbers for Q4_1, Q4_K and Q5_K.
+    for Q6_K. Codes are centred for Q8_0, Q4_0, Q5_0 and Q6_K, natural numbers for the others.
     """
 
     codes: NDArray[np.int16]  # [rows, blocks, elements]

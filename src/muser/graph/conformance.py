@@ -140,6 +140,8 @@ HALVES: Mapping[BlockType, tuple[int, ...]] = MappingProxyType(
     {
         BlockType.Q8_0: (0,),
         BlockType.Q4_1: (0, 2),
+        BlockType.Q5_0: (0,),
+        BlockType.Q5_1: (0, 2),
         BlockType.Q4_K: (0, 2),
         BlockType.Q6_K: (208,),
     }
@@ -186,6 +188,8 @@ WEIGHTS = (
     WeightVector(BlockType.Q4_K, 512, 19, "36e1387a4883cc4c", "c33f8aa79055bd31"),
     WeightVector(BlockType.Q6_K, 512, 19, "6f8feb6218f0ffbe", "fc7966976b97e646"),
     WeightVector(BlockType.Q4_1, 288, 19, "d4c529cb51b88ba2", "5c0c4852d43450b9"),
+    WeightVector(BlockType.Q5_0, 288, 19, "6fcc6ea7e3aafba8", "9d8a7f8591cfa03e"),
+    WeightVector(BlockType.Q5_1, 288, 19, "f7051cd520053504", "d196979be83ed7ce"),
     WeightVector(BlockType.Q8_0, 288, 19, "16b752feedca5fe7", "758d91e35deca495"),
     WeightVector(BlockType.F16, 200, 19, "44ce5316998b5a58", "4e4fff4fa735606f"),
 )

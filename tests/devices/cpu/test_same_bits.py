@@ -23,6 +23,8 @@ MODELS = [
     ("llama", "q8_0"),
     ("llama", "q4_0"),
     ("llama", "q4_1"),
+    ("llama", "q5_0"),
+    ("llama", "q5_1"),
     ("llama", "f16"),
     ("llama", "bf16"),
     ("muse-glimmer", "census"),  # Q4_K, Q5_K and Q6_K, shrunk by SMALL

@@ -3,6 +3,8 @@
  *   Q8_0  34 B   d f16 | 32 x int8
  *   Q4_0  18 B   d f16 | 16 B: element i low nibble of byte i, i+16 high; minus 8
  *   Q4_1  20 B   d f16 | m f16 | 16 B as Q4_0, no offset
+ *   Q5_0  22 B   d f16 | u32 of fifth bits, bit i of element i | 16 B as Q4_0; minus 16
+ *   Q5_1  24 B   d f16 | m f16 | u32 of fifth bits | 16 B as Q4_0, no offset
  *   Q4_K 144 B   d f16 | dmin f16 | 12 B of 6-bit scales and mins | 128 B: group pairs, low then high
  *   Q5_K 176 B   d f16 | dmin f16 | 12 B | 32 B of fifth bits, bit g of byte l | 128 B as Q4_K
  *   Q6_K 210 B   128 B low nibbles | 64 B upper pairs | 16 x int8 scales | d f16; minus 32
@@ -16,7 +18,7 @@
 
 #include "exact.h"
 
-enum format { Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, GRID, F32, F16, BF16 };
+enum format { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, GRID, F32, F16, BF16 };
 
 INLINE int32_t elements_of(enum format f) {
     switch (f) {
@@ -32,6 +34,8 @@ INLINE int32_t bytes_of(enum format f) {
     case Q8_0: return 34;
     case Q4_0: return 18;
     case Q4_1: return 20;
+    case Q5_0: return 22;
+    case Q5_1: return 24;
     case Q4_K: return 144;
     case Q5_K: return 176;
     case Q6_K: return 210;
@@ -40,9 +44,12 @@ INLINE int32_t bytes_of(enum format f) {
     }
 }
 
+/* Values d·code + m. */
+INLINE int has_offset(enum format f) { return f == Q4_1 || f == Q5_1; }
+
 INLINE int has_mins(enum format f) { return f == Q4_K || f == Q5_K; }
 
-/* The floats of one block: d, and Q4_1's m or the K-quants' dmin. Grid: d is the step. */
+/* The floats of one block: d, and the m of an offset or the K-quants' dmin. Grid: d is the step. */
 struct head {
     float d, m;
 };
@@ -66,7 +73,7 @@ INLINE struct head head_of(enum format f, const uint8_t *p) {
         return h;
     }
     h.d = load_half(p);
-    if (f == Q4_1 || has_mins(f)) h.m = load_half(p + 2);
+    if (has_offset(f) || has_mins(f)) h.m = load_half(p + 2);
     return h;
 }
 
@@ -74,6 +81,14 @@ INLINE void nibbles(const uint8_t *p, int32_t offset, int16_t *w) {
     for (int k = 0; k < 16; k++) {
         w[k] = (int16_t)((p[k] & 15) - offset);
         w[k + 16] = (int16_t)((p[k] >> 4) - offset);
+    }
+}
+
+/* The nibbles at p with fifth bits `high`. */
+INLINE void fives(const uint8_t *p, uint32_t high, int32_t offset, int16_t *w) {
+    for (int k = 0; k < 16; k++) {
+        w[k] = (int16_t)(((p[k] & 15) | (high >> k & 1) << 4) - offset);
+        w[k + 16] = (int16_t)(((p[k] >> 4) | (high >> (k + 16) & 1) << 4) - offset);
     }
 }
 
@@ -111,6 +126,8 @@ INLINE void fold_block(enum format f, const uint8_t *p, int16_t *w, uint8_t min[
         break;
     case Q4_0: nibbles(p + 2, 8, w); break;
     case Q4_1: nibbles(p + 4, 0, w); break;
+    case Q5_0: fives(p + 6, load_u32(p + 2), 16, w); break;
+    case Q5_1: fives(p + 8, load_u32(p + 4), 0, w); break;
     case Q4_K:
         scales_and_mins(p + 4, scale, min);
         fold_k45(p + 16, NULL, scale, w);
@@ -124,10 +141,10 @@ INLINE void fold_block(enum format f, const uint8_t *p, int16_t *w, uint8_t min[
     }
 }
 
-/* t_b of section 4. `low` is the sum of m·q (K-quants) or of q (Q4_1). */
+/* t_b of section 4. `low` is the sum of m·q (K-quants) or of q (blocks with an offset). */
 INLINE float block_value(enum format f, struct head h, int32_t dot, int32_t low) {
     if (has_mins(f)) return fmaf(h.d, (float)dot, -(h.m * (float)low));
-    if (f == Q4_1) return fmaf(h.d, (float)dot, h.m * (float)low);
+    if (has_offset(f)) return fmaf(h.d, (float)dot, h.m * (float)low);
     return h.d * (float)dot;
 }
 

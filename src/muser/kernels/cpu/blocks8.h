@@ -30,6 +30,14 @@ INLINE __m128i nibbles16(const uint8_t *p, int high) {
     return _mm_and_si128(b, _mm_set1_epi8(15));
 }
 
+/* Sixteen in each byte whose bit is set in the two bytes at p. */
+INLINE __m128i fifths16(const uint8_t *p) {
+    const __m128i spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m128i bit = _mm_set1_epi64x((long long)0x8040201008040201ull);
+    __m128i b = _mm_shuffle_epi8(_mm_cvtsi32_si128(load_u16(p)), spread);
+    return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(b, bit), bit), _mm_set1_epi8(16));
+}
+
 /* Two bits of each byte at `shift`, moved to bits 4 and 5. */
 INLINE __m128i pair_to_4(__m128i h, int shift) {
     h = _mm_and_si128(h, _mm_set1_epi8((char)(3 << shift)));
@@ -49,6 +57,11 @@ INLINE __m256i codes16(enum format f, const uint8_t *p, const struct folds *k, i
     case Q4_0:
         return _mm256_sub_epi16(_mm256_cvtepu8_epi16(nibbles16(p + 2, i)), _mm256_set1_epi16(8));
     case Q4_1: return _mm256_cvtepu8_epi16(nibbles16(p + 4, i));
+    case Q5_0:
+        low = _mm_or_si128(nibbles16(p + 6, i), fifths16(p + 2 + 2 * i));
+        return _mm256_sub_epi16(_mm256_cvtepu8_epi16(low), _mm256_set1_epi16(16));
+    case Q5_1:
+        return _mm256_cvtepu8_epi16(_mm_or_si128(nibbles16(p + 8, i), fifths16(p + 4 + 2 * i)));
     case Q4_K:
         low = nibbles16(p + 16 + 32 * (i >> 2) + 16 * (i & 1), i >> 1 & 1);
         break;

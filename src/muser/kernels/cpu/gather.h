@@ -23,7 +23,7 @@ INLINE void embed_row(enum format f, const uint8_t *p, int32_t n, float *out, ui
         struct head h = head_of(f, p);
         fold_block(f, p, w, min);
         for (int32_t k = 0; k < block; k++) {
-            float offset = f == Q4_1 ? h.m : has_mins(f) ? -(h.m * (float)min[k / 32]) : 0.0f;
+            float offset = has_offset(f) ? h.m : has_mins(f) ? -(h.m * (float)min[k / 32]) : 0.0f;
             out[b * block + k] = kept(h.d * (float)w[k] + offset, top);
         }
     }

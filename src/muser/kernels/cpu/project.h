@@ -30,7 +30,7 @@ INLINE struct head fold_any(enum format f, const struct args *a, int32_t o, int3
 }
 
 INLINE int32_t low_sum(enum format f, const int16_t *sums, const uint8_t min[8]) {
-    if (f == Q4_1) return sums[0];
+    if (has_offset(f)) return sums[0];
     int32_t low = 0;
     if (has_mins(f))
         for (int g = 0; g < 8; g++) low += sums[g] * min[g];

@@ -49,7 +49,7 @@ INLINE struct head8 heads8(enum format f, const struct octet *x, int32_t b) {
     }
     int64_t at = (int64_t)b * bytes_of(f);
     h.d = halves8(x, at + (f == Q6_K ? 208 : 0));
-    if (f == Q4_1 || has_mins(f)) h.m = halves8(x, at + 2);
+    if (has_offset(f) || has_mins(f)) h.m = halves8(x, at + 2);
     return h;
 }
 
@@ -57,7 +57,7 @@ INLINE struct head8 heads8(enum format f, const struct octet *x, int32_t b) {
 INLINE __m256 block_value8(enum format f, __m256 d, __m256 m, __m256i dot, __m256 low) {
     __m256 x = _mm256_cvtepi32_ps(dot);
     if (has_mins(f)) return _mm256_fmsub_ps(d, x, _mm256_mul_ps(m, low));
-    if (f == Q4_1) return _mm256_fmadd_ps(d, x, _mm256_mul_ps(m, low));
+    if (has_offset(f)) return _mm256_fmadd_ps(d, x, _mm256_mul_ps(m, low));
     return _mm256_mul_ps(d, x);
 }
 
@@ -110,9 +110,9 @@ INLINE void unpack_block(enum format f, const struct args *a, const uint8_t *row
     for (int i = 0; i < count; i++) _mm256_storeu_si256((__m256i *)(w + 16 * i), codes16(f, p, k, i));
 }
 
-/* Sum of q (Q4_1) or of m·q (K-quants) as floats, for eight weight rows and one activation row. */
+/* Sum of q (offsets) or of m·q (K-quants) as floats, for eight weight rows and one activation row. */
 INLINE __m256 lows8(enum format f, const struct folds k[8], const int16_t *sums) {
-    if (f == Q4_1) return _mm256_set1_ps((float)sums[0]);
+    if (has_offset(f)) return _mm256_set1_ps((float)sums[0]);
     if (!has_mins(f)) return _mm256_setzero_ps();
     __m128i s = _mm_loadu_si128((const __m128i *)sums);
     __m256i v[4], both = _mm256_broadcastsi128_si256(s);
@@ -275,7 +275,7 @@ INLINE void project_tile(enum format f, int panels, const struct args *a, const 
         for (int v = 0; v < panels; v++) {
             __m256 scale = _mm256_loadu_ps(a->scales + ((first + v) * blocks + b) * PANEL);
             __m256 plain = _mm256_setzero_ps();
-            if (f == Q4_1) {
+            if (has_offset(f)) {
                 const int16_t *at = sums + v * PANEL * groups;
                 plain = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)at)));
             }

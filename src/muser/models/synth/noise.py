@@ -22,10 +22,12 @@ _CHUNK = 1 << 16  # words made at once: they stay in cache
 # Where the scale d stands in a block, the power of two by which values are larger than d (root mean
 # square of scale · code, 1.1 to 1.6 times that), whether d takes both signs, whether mins follow
 # scales, and where a second f16 stands the ratio to d that makes the values balance around zero.
-_GAIN = {"Q8_0": 6, "Q4_0": 2, "Q4_1": 2, "Q4_K": 7, "Q5_K": 8, "Q6_K": 10}
-_SIGNED = ("Q8_0", "Q4_0")
+_GAIN = {
+    "Q8_0": 6, "Q4_0": 2, "Q4_1": 2, "Q5_0": 3, "Q5_1": 3, "Q4_K": 7, "Q5_K": 8, "Q6_K": 10
+}  # fmt: skip
+_SIGNED = ("Q8_0", "Q4_0", "Q5_0")
 _PAIRED = ("Q4_K", "Q5_K")
-_RATIO = {"Q4_1": -7.5, "Q4_K": 7.5, "Q5_K": 15.5}
+_RATIO = {"Q4_1": -7.5, "Q5_1": -15.5, "Q4_K": 7.5, "Q5_K": 15.5}
 
 # Significant bits of the odd integers that become float weights.
 _BITS = {"F32": 23, "F16": 11, "BF16": 8}

@@ -142,7 +142,7 @@ def plan_twin(like: Path, *, seed: int = 0, head_scale: int = 1) -> Synthesis:
                 raise ModelError(
                     f"{like}: the tensor {info.name!r} is of type {info.type.name}, which cannot"
                     " be synthesised.",
-                    "Choose a file of F32, F16, BF16, Q8_0, Q4_0, Q4_1 or K-quants from 4 to 6.",
+                    "Choose a file of F32, F16, BF16, Q8_0, Q4_0 to Q5_1 or K-quants from 4 to 6.",
                 )
         architecture = _architecture(file.metadata, like)
         plans = (TensorPlan(t.name, t.shape, t.type) for t in file.tensors.values())
