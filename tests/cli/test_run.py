@@ -1,6 +1,7 @@
 """`muser run` on an engine that only pretends: what is asked of it and what is shown."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -203,6 +204,21 @@ def test_json_is_one_record(command: Command, engine: PretendEngine) -> None:
     }
     hashed = json.loads(command("run", "--json", "--hash-logits", "x").out)
     assert hashed["logits_sha256"] == "cd" * 32
+
+
+def test_what_the_engine_warns_of_is_said_and_recorded(
+    command: Command, engine: PretendEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: Path, **options: Any) -> PretendEngine:
+        log = logging.getLogger("muser.kernels")
+        log.info("Compiling %s.", "it")
+        log.warning("%s cannot be written.", "/home")
+        return engine
+
+    monkeypatch.setattr(muser, "load", load)
+    outcome = command("run", "--json", "x")
+    assert outcome.err == "Compiling it.\n/home cannot be written.\n"
+    assert json.loads(outcome.out)["warnings"] == ["/home cannot be written."]
 
 
 def test_facts_go_to_stderr(command: Command, engine: PretendEngine) -> None:

@@ -161,3 +161,9 @@ def test_the_complaint_is_the_line_that_says_why(tmp_path):
     said = "echo 'cc: error: no room left' >&2; echo 'collect2: error: ld returned 1' >&2; exit 1"
     with pytest.raises(DeviceError, match="cc: error: no room left"):
         pretender(tmp_path / "cc", said).build(read_source(), "c", tmp_path / "out.so")
+
+
+def test_a_full_disk_is_not_the_compilers_fault(tmp_path):
+    said = "echo 'ld: final link failed: No space left on device' >&2; exit 1"
+    with pytest.raises(DeviceError, match=r"No space left.*Make room in .* TMPDIR"):
+        pretender(tmp_path / "cc", said).build(read_source(), "c", tmp_path / "out.so")

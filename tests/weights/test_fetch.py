@@ -306,7 +306,7 @@ def test_two_at_once_download_once(shop: Path, monkeypatch: pytest.MonkeyPatch) 
         worker.join()
     assert results[0] == results[1]
     assert calls(shop) == 1
-    assert diaries[1].said == ["Another process is fetching a model; waiting for it."]
+    assert diaries[1].said == [f"Waiting for process {os.getpid()}, which is fetching a model."]
 
 
 def test_obtain_takes_a_path_as_it_is(tmp_path: Path, shop: Path) -> None:

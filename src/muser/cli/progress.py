@@ -30,17 +30,28 @@ def obtained(model: str | None) -> Path:
 
 
 @contextmanager
-def narrated() -> Iterator[None]:
-    """Say on stderr what the engine logs: that it compiles, that a cache cannot be written."""
+def narrated() -> Iterator[list[str]]:
+    """Say on stderr what the engine logs: that it compiles, that a cache cannot be written.
+
+    The list holds those of them that are warnings.
+    """
     import logging
 
+    warnings: list[str] = []
+
+    def note(entry: logging.LogRecord) -> bool:
+        if entry.levelno >= logging.WARNING:
+            warnings.append(entry.getMessage())
+        return True
+
     handler = logging.StreamHandler()
+    handler.addFilter(note)
     log = logging.getLogger("muser")
     before = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
-        yield
+        yield warnings
     finally:
         log.setLevel(before)
         log.removeHandler(handler)

@@ -96,13 +96,13 @@ def run(
 
     import muser
 
-    with narrated():
+    with narrated() as warnings:
         engine = muser.load(
             path, device=flags.device, threads=flags.threads, context=flags.ctx_size
         )
     with engine:
         stream = _asked(engine, asked() if text is None else text, flags, sampling)
-        screen = Screen(as_json=flags.json, verbose=flags.verbose)
+        screen = Screen(as_json=flags.json, verbose=flags.verbose, warnings=warnings)
         try:
             with closing(pumped(stream, engine.cancel)) as pieces:
                 for piece in pieces:

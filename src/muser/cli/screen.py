@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 class Screen:
     """What the person sees: the text as it comes, or one record at the end."""
 
-    def __init__(self, *, as_json: bool, verbose: bool) -> None:
+    def __init__(self, *, as_json: bool, verbose: bool, warnings: Sequence[str] = ()) -> None:
         self._as_json = as_json
         self._verbose = verbose
+        self._warnings = tuple(warnings)
         self._written = 0
 
     def add(self, text: str) -> None:
@@ -34,7 +35,9 @@ class Screen:
             print(end="\n" if self._written else "", flush=True)
             return
         if self._as_json:
-            print(json.dumps(record(made), ensure_ascii=not speaks_utf8()), flush=True)
+            print(
+                json.dumps(record(made, self._warnings), ensure_ascii=not speaks_utf8()), flush=True
+            )
         else:
             self.add(made.text[self._written :])
             print(end="" if made.text.endswith("\n") else "\n", flush=True)
@@ -42,8 +45,8 @@ class Screen:
             print("\n".join(facts(made)), file=sys.stderr)
 
 
-def record(made: "Generation") -> dict[str, Any]:
-    """The answer as JSON; `logits_sha256` only where it was asked for."""
+def record(made: "Generation", warnings: Sequence[str] = ()) -> dict[str, Any]:
+    """The answer as JSON; `logits_sha256` only where asked for, `warnings` only where given."""
     hashed = {} if made.logits_sha256 is None else {"logits_sha256": made.logits_sha256}
     return {
         "prompt_ids": list(made.prompt_ids),
@@ -55,6 +58,7 @@ def record(made: "Generation") -> dict[str, Any]:
         "labels": {kind: list(labels) for kind, labels in made.labels.items()},
         "libraries": dict(made.libraries),
         **hashed,
+        **({"warnings": list(warnings)} if warnings else {}),
     }
 
 

@@ -1,5 +1,6 @@
 """Finds a C compiler, names it exactly, and runs it with the flags of the exact contract."""
 
+import errno
 import os
 import platform
 import shlex
@@ -61,7 +62,7 @@ class Compiler:
             complaint = _complaint(said) or ("it wrote nothing" if empty else f"status {status}")
             raise DeviceError(
                 f"{' '.join(self.command)} could not compile the kernels for {isa}: {complaint}.",
-                "Set MUSER_CC to another C compiler (gcc 9 or clang 10 and later are known).",
+                _remedy(complaint),
             )
 
 
@@ -127,6 +128,12 @@ def _complaint(said: str) -> str:
     telling = [line for line in lines if "error" in line and "ld returned" not in line]
     others = [line for line in lines if "ld returned" not in line]
     return next(iter(telling or others[-1:] or lines), "")
+
+
+def _remedy(complaint: str) -> str:
+    if os.strerror(errno.ENOSPC) in complaint:
+        return f"Make room in {tempfile.gettempdir()}, or name another folder with TMPDIR."
+    return "Set MUSER_CC to another C compiler (gcc 9 or clang 10 and later are known)."
 
 
 def target_machine() -> str:

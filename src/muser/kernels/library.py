@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muser.errors import DeviceError
+from muser.kernels.about import CONTRACT, About
 from muser.kernels.compiler import Compiler, find_compiler, isas_of, target_machine
 from muser.kernels.constants import Constants, read_constants
+from muser.kernels.opening import open_library
 from muser.kernels.registry import REGISTRY, Pipeline
 from muser.kernels.shelf import Shelf, Shelved
 from muser.kernels.source import Source, read_source
@@ -55,31 +57,20 @@ def load_library(isa: str, shelf: Shelf, compiler: Compiler | None = None) -> Li
 
     def build(path: Path) -> None:
         what = "plain C, which reads the processor's instruction sets" if isa == "c" else isa
-        log.info("Compiling the kernels for %s; the next start is fast.", what)
+        promise = "; the next start is fast" if shelf.keeps else ""
+        log.info("Compiling the kernels for %s%s.", what, promise)
         compiler.build(source, isa, path)
 
-    def take() -> Shelved:
-        return shelf.take(library_key(source, compiler, isa), build)
-
-    shelved = take()
-    try:
-        handle = ctypes.CDLL(str(shelved.path))
-    except OSError:
-        # A folder mounted without execution: compile and load elsewhere.
-        shelf.folder = shelf.flee("holds no library that can be loaded")
-        shelved = take()
-        handle = _open(shelved)
-    return _checked(isa, shelved, handle)
-
-
-def _open(shelved: Shelved) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(shelved.path))
-    except OSError as error:
-        raise DeviceError(
-            f"The kernel library {shelved.path} cannot be loaded: {error}.",
-            "Set MUSER_CC to a compiler for this machine, or MUSER_HOME to another folder.",
-        ) from error
+    about = About(
+        isa,
+        CONTRACT,
+        compiler.identity,
+        target_machine(),
+        " ".join(compiler.flags(isa)),
+        source.digest,
+    )
+    shelved = shelf.take(library_key(source, compiler, isa), build, about)
+    return _checked(isa, shelved, open_library(shelved))
 
 
 def _checked(isa: str, shelved: Shelved, handle: ctypes.CDLL) -> Library:

