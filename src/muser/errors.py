@@ -78,6 +78,20 @@ class StorageError(MuserError):
     exit_status = 9
 
 
+class WrongTokens(MuserError):
+    """A measured run that did not compute what it should have: no speed is told."""
+
+    code = "wrong_tokens"
+    exit_status = 10
+
+
+class BusyError(MuserError):
+    """A machine that is busy, or a measurement that is already running."""
+
+    code = "busy"
+    exit_status = 11
+
+
 class Cancelled(MuserError):
     """Work stopped because its caller asked for it."""
 

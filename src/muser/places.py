@@ -1,7 +1,7 @@
-"""Where Muser keeps files of its own: fetched models and compiled libraries.
+"""Where Muser keeps files of its own: fetched models, compiled libraries, records of measurements.
 
-`MUSER_HOME` names one folder for all of it; without it the platform's cache folder is used, since
-everything here can be made again. Nothing is created by asking for a place.
+`MUSER_HOME` names one folder for all of it; without it the platform's cache folder is used for
+what can be made again, and its data folder for records. Nothing is created by asking for a place.
 """
 
 import os
@@ -29,3 +29,12 @@ def models() -> Path:
 def libraries() -> Path:
     """Compiled kernel libraries, named by their keys."""
     return home() / "libraries"
+
+
+def records() -> Path:
+    """Records of measurements, which cannot be made again."""
+    if os.environ.get("MUSER_HOME"):
+        return home() / "records"
+    from platformdirs import user_data_path
+
+    return user_data_path("muser", appauthor=False) / "records"

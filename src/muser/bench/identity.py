@@ -37,7 +37,7 @@ def played_identity(slots: Slots) -> dict[str, Any]:
 
 def machine_identity(proc: Path = Path("/proc")) -> dict[str, Any]:
     """Processor, cores, caches, memory, system: what a figure depends on, and no name of a host."""
-    from muser.devices.cpu.threads import default_threads
+    from muser.devices import default_threads
 
     cpu = _lines(proc / "cpuinfo")
     memory = _lines(proc / "meminfo").get("MemTotal", "0 kB").split()[0]

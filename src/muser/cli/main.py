@@ -1,6 +1,6 @@
 """The `muser` command: what is said and returned when something goes wrong.
 
-Exit statuses: 0 done, 1 a defect of Muser, 2 to 9 the class of the error (`muser.errors`),
+Exit statuses: 0 done, 1 a defect of Muser, 2 to 11 the class of the error (`muser.errors`),
 130 interrupted, 141 the reader of the output went away, 143 terminated.
 """
 

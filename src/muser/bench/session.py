@@ -1,0 +1,126 @@
+"""A run of cells: references first, then both sides, all under one lock."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from muser import places
+from muser.bench.cells import Cell, Workload, measure
+from muser.bench.fixture import NAME, fixture_ids
+from muser.bench.lock import alone
+from muser.bench.look import Look, recorded
+from muser.bench.ours import MuserSide
+from muser.bench.side import Side
+
+Say = Callable[[str], None]
+Opens = Callable[[], Side]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run measures: every cell with every count of threads.
+
+    `reference` is the instruction set that computes what has to come out; see `reference_isa`.
+    """
+
+    kind: str
+    model: Path
+    cells: tuple[Cell, ...]
+    threads: tuple[int, ...]
+    reference: str
+    repetitions: int = 5
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    open_ours: Opens = MuserSide,
+    open_theirs: Opens | None = None,
+    say: Say = lambda line: None,
+    look: Look | None = None,
+) -> dict[str, Any]:
+    """The record of a run; the caller writes it.
+
+    Raises `BusyError` where another measurement holds the lock, `WrongTokens` where one of our
+    runs is not the reference's, `DeviceError` for a side that refuses.
+    """
+    with alone(places.home()):
+        say(f"Reference runs ({plan.reference}).")
+        works, reference = _references(plan)
+
+        def body() -> dict[str, Any]:
+            with closing(open_ours()) as ours, _maybe(open_theirs) as theirs:
+                return {"runs": list(_runs(plan, works, ours, theirs, say))}
+
+        record = recorded(plan.kind, plan.model, body, look)
+    return {**record, "fixture": NAME, "reference": reference, "repetitions": plan.repetitions}
+
+
+def reference_isa() -> str:
+    """Another instruction set than the one that is measured, the fastest of those below it; the
+    same where the machine has one only.
+    """
+    import os
+
+    from muser.kernels import Shelf, choose_library, supported_isas
+
+    shelf = Shelf(places.libraries())
+    supported = supported_isas(choose_library(shelf, "c"))
+    measured = os.environ.get("MUSER_ISA") or supported[-1]
+    others = [isa for isa in supported if isa != measured]
+    below = [isa for isa in others if isa in supported[: supported.index(measured)]]
+    return (below or others or [measured])[-1]
+
+
+def tokenizer_of(model: Path) -> Callable[[str], list[int]]:
+    """How a model's file says that text becomes ids."""
+    from muser.formats import GgufFile
+    from muser.text import Tokenizer
+
+    return Tokenizer.from_metadata(GgufFile.open(model).metadata).encode
+
+
+def _maybe(opens: Opens | None) -> Any:
+    return nullcontext(None) if opens is None else closing(opens())
+
+
+def _references(plan: Plan) -> tuple[tuple[Workload, ...], dict[str, Any]]:
+    """Every cell's ids, computed by one reference process that ends before anything is timed."""
+    most = max(cell.text_ids for cell in plan.cells)
+    text = fixture_ids(most, tokenizer_of(plan.model))
+    context = max(cell.context for cell in plan.cells) + 1
+    with MuserSide(isa=plan.reference, name="the reference") as side:
+        side.load(plan.model, threads=max(plan.threads), context=context)
+        works = tuple(Workload.make(cell, text, side) for cell in plan.cells)
+        identity = side.identity()
+    return works, {name: identity[name] for name in ("libraries", "build", "settings")}
+
+
+def _runs(
+    plan: Plan, works: Sequence[Workload], ours: Side, theirs: Side | None, say: Say
+) -> Iterator[dict[str, Any]]:
+    """One for each count of threads and of slots; a side loads the model anew for each."""
+    sides = {"ours": ours} if theirs is None else {"ours": ours, "theirs": theirs}
+    for threads in plan.threads:
+        for slots, some in groupby(works, lambda work: work.cell.slots):
+            group = tuple(some)
+            context = max(work.cell.context for work in group) + 1
+            loading = {
+                name: asdict(side.load(plan.model, threads=threads, context=context, slots=slots))
+                for name, side in sides.items()
+            }
+            cells = []
+            for work in group:
+                say(f"{work.cell}, {threads} threads")
+                cells.append(measure(work, ours, theirs, plan.repetitions))
+            yield {
+                "threads": threads,
+                "slots": slots,
+                "sides": {name: dict(side.identity()) for name, side in sides.items()},
+                "loading": loading,
+                "memory": {name: asdict(side.memory()) for name, side in sides.items()},
+                "cells": cells,
+            }
