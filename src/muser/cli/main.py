@@ -13,6 +13,7 @@ from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
 from muser.cli import model_list, model_show, model_synth, run, tokenize
+from muser.cli.bench import bench_app
 from muser.cli.console import one_line, prepare
 from muser.cli.words import complaint, hyphenated
 from muser.errors import Cancelled, LimitError, MuserError, StorageError
@@ -48,6 +49,7 @@ def build() -> App:
     model.command(model_show.show)
     model.command(model_synth.synth)
     app.command(model)
+    app.command(bench_app())
     return app
 
 

@@ -1,0 +1,14 @@
+"""`muser bench`: measurements, each written down as a record."""
+
+from cyclopts import App
+
+from muser.cli import bench_cells
+
+
+def bench_app() -> App:
+    """The commands of `muser bench`."""
+    app = App(name="bench", help="Measure, and write down what was measured.")
+    app.command(bench_cells.decode)
+    app.command(bench_cells.prefill)
+    app.command(bench_cells.batch)
+    return app

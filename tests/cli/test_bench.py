@@ -1,0 +1,67 @@
+"""`muser bench` on a tiny model; how fast anything is, is nobody's claim here."""
+
+import json
+
+import pytest
+
+from muser.bench import record as records
+from muser.models.synth import synthesise
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "tiny.gguf"
+    synthesise(path, architecture="llama", seed=2)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "cells"),
+    [
+        ("decode", ("--depths", "0,3", "-n", "4"), [(0, 4, 1), (3, 4, 1)]),
+        ("prefill", ("--sizes", "5",), [(0, 5, 1)]),
+        ("batch", ("--slots", "1,2", "-n", "3"), [(0, 3, 1), (0, 3, 2)]),
+    ],
+)  # fmt: skip
+def test_a_measurement_is_printed_and_written_down(command, model, tmp_path, kind, flags, cells):
+    shared = ("-m", str(model), "-t", "1", "--repetitions", "2", "--allow-noise", "--json")
+    outcome = command("bench", kind, *flags, *shared, "--records", str(tmp_path / "kept"))
+    assert outcome.status == 0, outcome.err
+    [(_, record)] = records.read_all(tmp_path / "kept")
+    assert json.loads(outcome.out) == record
+    assert record["kind"] == kind
+    found = [
+        (cell["depth"], cell["tokens"], cell["slots"])
+        for run in record["runs"]
+        for cell in run["cells"]
+    ]
+    assert found == cells
+
+
+def test_a_noisy_machine_is_an_error_after_the_record(command, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("muser.bench.quiet.MOST_OTHERS", -1.0)
+    flags = ("-m", str(model), "-t", "1", "--repetitions", "1", "-n", "2", "--depths", "0")
+    outcome = command("bench", "decode", *flags)
+    assert outcome.status == 11
+    assert "error: The machine was not quiet" in outcome.err
+    assert "decode 2 at depth 0" in outcome.out
+    [(_, record)] = records.read_all(tmp_path / "home" / "records")
+    assert record["quiet"] is False
+    assert command("bench", "decode", *flags, "--allow-noise").status == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("decode", "--depths", "0,x"),
+        ("decode", "--depths", "-1"),
+        ("decode", "-n", "0"),
+        ("prefill", "--sizes", "0"),
+        ("batch", "--slots", "0"),
+        ("decode", "--repetitions", "0"),
+    ],
+)
+def test_impossible_sizes_are_refused_before_any_work(command, flags):
+    outcome = command("bench", *flags)
+    assert outcome.status == 2
+    assert "error: " in outcome.err
