@@ -11,31 +11,43 @@ from muser.errors import FormatError
 
 DAMAGED = "The file is truncated or damaged: fetch it again."
 
+WINDOW = 1 << 20  # bytes looked at together
+
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
+class MoreNeeded(Exception):
+    """The file goes on behind the bytes that the cursor has."""
+
+
 class Cursor:
-    """Reads forward through `view`; every method raises FormatError instead of passing its end."""
+    """Reads forward through `view`; every method raises FormatError instead of passing its end.
+
+    `view` may hold only the first bytes of a file of `size`: what lies behind them raises
+    `MoreNeeded`.
+    """
 
     __slots__ = ("at", "end", "path", "view")
 
-    def __init__(self, view: memoryview, path: Path) -> None:
+    def __init__(self, view: memoryview, path: Path, size: int) -> None:
         self.view = view
         self.path = path
         self.at = 0
-        self.end = len(view)
+        self.end = size
 
     def fail(self, sentence: str, remedy: str = DAMAGED) -> FormatError:
         """The error that names this file; the caller raises it."""
         return FormatError(f"{self.path}: {sentence}", remedy)
 
     def need(self, size: int, what: str) -> None:
-        """Check that `size` more bytes exist."""
+        """Check that `size` more bytes exist, and are here."""
         if size > self.end - self.at:
             raise self.fail(
                 f"{what} needs {size} bytes at offset {self.at}, {self.end - self.at} are left."
             )
+        if size > len(self.view) - self.at:
+            raise MoreNeeded
 
     def u32(self, what: str) -> int:
         self.need(4, what)
@@ -85,14 +97,44 @@ class Cursor:
         """Step over `count` strings, reading their lengths alone; the offset of each length."""
         self.need(8 * count, what)
         starts = array("Q")
+        at = self.at + _short_strings(self.view, self.at, count, starts)
         note, unpack, view = starts.append, _U64.unpack_from, self.view
-        at, last = self.at, self.end - 8
-        for _ in range(count):
+        last = len(view) - 8
+        for _ in range(count - len(starts)):
             if at > last:
                 break
             note(at)
             at += 8 + unpack(view, at)[0]
-        if len(starts) < count or at > self.end:
+        if at > self.end or (len(starts) < count and len(view) == self.end):
             raise self.fail(f"{what} passes the end of the file after {len(starts)} strings.")
+        if len(starts) < count or at > len(view):
+            raise MoreNeeded
         self.at = at
         return starts
+
+
+def _short_strings(view: memoryview, at: int, count: int, starts: "array[int]") -> int:
+    """Notes the leading strings of 1 to 255 bytes without a zero byte; how many bytes they take.
+
+    Seven zero bytes then stand right behind the first byte of each length and nowhere else. What is
+    found so is believed where one string begins where the one before it ends.
+    """
+    begin = at
+    while len(starts) < count:
+        window = np.frombuffer(view[at : at + WINDOW], np.uint8)
+        if len(window) < 8:
+            break
+        zero = window == 0
+        pairs = zero[1:-1] & zero[2:]
+        fours = pairs[:-2] & pairs[2:]
+        found = np.flatnonzero(fours[:-3] & fours[3:])[: count - len(starts)]
+        after = found + 8 + window[found]
+        chained = np.concatenate(([0], after[:-1])) == found
+        good = int(np.argmin(chained)) if not np.all(chained) else len(found)
+        if good == 0 or after[good - 1] > len(window):
+            good -= 1
+        if good <= 0:
+            break
+        starts.frombytes((found[:good] + at).astype(np.uint64).tobytes())
+        at += int(after[good - 1])
+    return at - begin

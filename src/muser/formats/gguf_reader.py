@@ -1,6 +1,5 @@
 """A GGUF file over mmap: metadata, tensor records and zero-copy views of the data."""
 
-import mmap
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -9,24 +8,28 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.errors import UsageError
-from muser.formats.cursor import Cursor
+from muser.errors import FormatError, UsageError
+from muser.formats.cursor import Cursor, MoreNeeded
 from muser.formats.gguf_header import Header, TensorInfo, read_header
 from muser.formats.gguf_values import Metadata
+from muser.formats.mapped import MappedFile
 
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
+HEAD = 2 << 20  # bytes read at first: a vocabulary of 49,000 tokens takes 1.8 million
+MAX_HEAD = HEAD * 8**2  # 128 MiB
 
 
 class GgufFile:
     """An open GGUF file. Every count, length and offset was checked when it was opened.
 
-    Views handed out by `raw`, and string arrays of `metadata`, keep the mapping alive after
-    `close`; the file must not be shortened while they live.
+    Views handed out by `raw` keep the mapping alive after `close`; the file must not be shortened
+    while they live. The metadata are a copy of the file's.
     """
 
     __slots__ = (
         "_data",
+        "_mapped",
         "alignment",
         "data_offset",
         "metadata",
@@ -36,12 +39,12 @@ class GgufFile:
         "version",
     )
 
-    def __init__(self, path: Path, data: memoryview) -> None:
-        cursor = Cursor(data, path)
-        header = read_header(cursor)
-        self._data: memoryview | None = data
-        self.path = path
-        self.size = len(data)
+    def __init__(self, mapped: MappedFile) -> None:
+        cursor, header = _read_head(mapped)
+        self._mapped = mapped
+        self._data: memoryview | None = mapped.view
+        self.path = mapped.path
+        self.size = mapped.size
         self.version = header.version
         self.metadata: Metadata = header.metadata
         self.alignment = _alignment(cursor, header)
@@ -54,8 +57,20 @@ class GgufFile:
 
         Raises UsageError if it cannot be opened, FormatError if its bytes break the format.
         """
-        where = Path(path)
-        return cls(where, _map(where))
+        return cls(MappedFile(Path(path)))
+
+    def verify_unchanged(self) -> None:
+        """Raises FormatError if the file was shortened or written to since it was opened."""
+        self._mapped.verify_unchanged()
+
+    @property
+    def whole(self) -> NDArray[np.uint8]:
+        """All its bytes as they are mapped, `uint8[size]`, read-only."""
+        return np.frombuffer(self._mapped.view, np.uint8)
+
+    def lost(self) -> FormatError:
+        """What to say where bytes of a view could not be read."""
+        return self._mapped.lost()
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The bytes of tensor `name`, `uint8[size]`, read-only, not copied."""
@@ -83,16 +98,17 @@ class GgufFile:
         return f"<GgufFile {self.path}: {len(self.tensors)} tensors>"
 
 
-def _map(path: Path) -> memoryview:
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return memoryview(b"")  # an empty file cannot be mapped
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be opened: {error.strerror}.", "Check the path and its permissions."
-        ) from error
+def _read_head(mapped: MappedFile) -> tuple[Cursor, Header]:
+    """The head from as many of the first bytes as it takes."""
+    length = HEAD
+    while True:
+        cursor = Cursor(mapped.head(length), mapped.path, mapped.size)
+        try:
+            return cursor, read_header(cursor)
+        except MoreNeeded:
+            if length >= MAX_HEAD:
+                raise cursor.fail(f"its head is longer than {MAX_HEAD} bytes.") from None
+            length *= 8
 
 
 def _alignment(cursor: Cursor, header: Header) -> int:
