@@ -17,6 +17,7 @@ from outcome import Command
 
 import muser
 from muser.cli import progress, run
+from muser.cli.console import last_words
 from muser.cli.sampling_flags import SamplingFlags
 from muser.cli.screen import facts
 from muser.engine import Generation, Piece, Sampling, Timings
@@ -99,8 +100,13 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> PretendEngine:
 def test_text_streams_to_the_end_with_a_newline(command: Command, engine: PretendEngine) -> None:
     outcome = command("run", "The capital of France is")
     assert (outcome.status, outcome.out, outcome.err) == (0, "Paris\n", "")
-    assert engine.loaded == {"path": Path("default"), "device": "cpu", "threads": None} | {
-        "context": None
+    assert engine.loaded == {
+        "path": Path("default"),
+        "device": "cpu",
+        "threads": None,
+        "context": None,
+        "expects_chat": True,
+        "last_words": last_words,
     }
     assert engine.asked == {
         "prompt": "The capital of France is",
@@ -120,7 +126,14 @@ def test_every_flag_arrives(command: Command, engine: PretendEngine) -> None:
         "--hash-logits --repeat-penalty 1.5 -- -x"
     )
     assert command(*flags.split()).status == 0
-    assert engine.loaded == {"path": Path("m.gguf"), "device": "cpu", "threads": 2, "context": 99}
+    assert engine.loaded == {
+        "path": Path("m.gguf"),
+        "device": "cpu",
+        "threads": 2,
+        "context": 99,
+        "expects_chat": True,
+        "last_words": last_words,
+    }
     wanted = Sampling(temperature=0.5, top_k=3, top_p=0.8, min_p=0.1, seed=11, repeat_penalty=1.5)
     assert engine.asked == {
         "prompt": "-x",
@@ -161,7 +174,14 @@ def test_a_system_message_needs_the_template(command: Command, engine: PretendEn
 def test_short_flags_are_those_of_llama_cli(command: Command, engine: PretendEngine) -> None:
     flags = "run -m m.gguf -c 99 -t 2 --temp 0.5 -s 11 -n 9 x"
     assert command(*flags.split()).status == 0
-    assert engine.loaded == {"path": Path("m.gguf"), "device": "cpu", "threads": 2, "context": 99}
+    assert engine.loaded == {
+        "path": Path("m.gguf"),
+        "device": "cpu",
+        "threads": 2,
+        "context": 99,
+        "expects_chat": True,
+        "last_words": last_words,
+    }
     assert engine.asked["sampling"] == Sampling(temperature=0.5, seed=11)
 
 

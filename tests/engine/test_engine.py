@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from muser.engine import Engine, Sampling
-from muser.errors import LimitError, UsageError
+from muser.errors import FormatError, LimitError, UsageError
 from muser.text import ChatTemplate
 from tests.engine.fakes import STOP, VOCABULARY, ByteTokenizer, FakeRunner, writing
 
 MADE = []
 
 
-def engine_on(runner):
+def engine_on(runner, verify_unchanged=lambda: None):
     graph = SimpleNamespace(vocabulary=VOCABULARY)
-    MADE.append(Engine(Path("fake.gguf"), graph, ByteTokenizer(), None, runner, 0.5))
+    path = Path("fake.gguf")
+    MADE.append(Engine(path, graph, ByteTokenizer(), None, runner, 0.5, verify_unchanged))
     return MADE[-1]
 
 
@@ -211,6 +212,7 @@ def test_closing_closes_runner_and_template():
         template,
         runner,
         0.5,
+        lambda: None,
     )
     with engine:
         assert engine.generate("ab", max_tokens=1, raw=False).prompt_ids == (97, 98)
@@ -224,3 +226,42 @@ def test_logits_need_a_chunk_that_fits():
     with pytest.raises(UsageError, match="chunk is 17"):
         engine_on(FakeRunner()).logits([1, 2], chunk=17)
     assert engine_on(FakeRunner()).logits([7]).dtype == np.float32
+
+
+class File:
+    """Says that it changed from the given look on."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def verify_unchanged(self):
+        self.looks -= 1
+        if self.looks < 0:
+            raise FormatError("It has changed.", "Load it again.")
+
+
+def test_a_file_that_changed_is_not_run():
+    runner = FakeRunner()
+    engine = engine_on(runner, File(0).verify_unchanged)
+    for ask in (lambda: engine.generate("ab", max_tokens=2), lambda: engine.logits([1, 2])):
+        with pytest.raises(FormatError, match="has changed"):
+            ask()
+    assert runner.steps == []
+
+
+def test_what_was_made_while_the_file_changed_is_no_record():
+    engine = engine_on(FakeRunner(), File(1).verify_unchanged)
+    stream = engine.stream("ab", max_tokens=2)
+    with pytest.raises(FormatError, match="has changed"):
+        list(stream)
+    assert stream.generation is None
+    with pytest.raises(FormatError, match="has changed"):
+        engine_on(FakeRunner(), File(1).verify_unchanged).logits([1, 2])
+
+
+def test_each_turn_looks_twice():
+    file = File(4)
+    engine = engine_on(FakeRunner(), file.verify_unchanged)
+    engine.generate("ab", max_tokens=2)
+    engine.generate("cd", max_tokens=2)
+    assert file.looks == 0

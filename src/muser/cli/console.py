@@ -6,6 +6,8 @@ import sys
 import time
 from types import FrameType
 
+from muser.errors import MuserError
+
 TERMINATED = 143
 BURST_SECONDS = 1.0
 
@@ -27,6 +29,17 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """The same, and on one line."""
     return text.translate(_LINE)
+
+
+def in_two_lines(problem: MuserError) -> str:
+    """An error as the command line says it."""
+    return f"error: {one_line(problem.sentence)}\n{one_line(problem.remedy)}"
+
+
+def last_words(problem: MuserError) -> bytes:
+    """The same for native code to write; a text may stand unfinished on the same terminal."""
+    begun = "\n" if sys.stdout.isatty() and sys.stderr.isatty() else ""
+    return f"{begun}{in_two_lines(problem)}\n".encode("utf-8", "backslashreplace")
 
 
 def speaks_utf8() -> bool:

@@ -14,7 +14,7 @@ from cyclopts.exceptions import CycloptsError
 
 from muser.cli import model_list, model_show, model_synth, run, tokenize
 from muser.cli.bench import bench_app
-from muser.cli.console import one_line, prepare
+from muser.cli.console import in_two_lines, one_line, prepare
 from muser.cli.words import complaint, hyphenated
 from muser.errors import Cancelled, LimitError, MuserError, StorageError
 
@@ -116,7 +116,7 @@ def _too_large(problem: MemoryError) -> MuserError:
 def _complain(problem: MuserError) -> int:
     if os.environ.get("MUSER_DEBUG") == "1":
         raise problem
-    _say(f"error: {one_line(problem.sentence)}\n{one_line(problem.remedy)}")
+    _say(in_two_lines(problem))
     return problem.exit_status
 
 

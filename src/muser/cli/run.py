@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from muser.cli.console import last_words
 from muser.cli.progress import narrated, obtained
 from muser.cli.prompt import asked, checked, given
 from muser.cli.pump import pumped
@@ -98,7 +99,12 @@ def run(
 
     with narrated() as warnings:
         engine = muser.load(
-            path, device=flags.device, threads=flags.threads, context=flags.ctx_size
+            path,
+            device=flags.device,
+            threads=flags.threads,
+            context=flags.ctx_size,
+            expects_chat=not flags.raw,
+            last_words=last_words,
         )
     with engine:
         stream = _asked(engine, asked() if text is None else text, flags, sampling)

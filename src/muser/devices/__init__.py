@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from muser.devices.device import Device, Limits, Runner, Step
+from muser.devices.device import Device, LastWords, Limits, Runner, Step
 from muser.devices.opening import NAMES, open_device
 from muser.devices.oracle import OracleDevice
 
@@ -14,6 +14,7 @@ __all__ = [
     "CpuDevice",
     "CpuRunner",
     "Device",
+    "LastWords",
     "Limits",
     "OracleDevice",
     "Runner",

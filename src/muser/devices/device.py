@@ -4,13 +4,15 @@ A device turns a graph and its weights into a `Runner`. A runner owns the caches
 sequences and computes one step at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from muser.errors import MuserError
+from muser.formats import GgufFile
 from muser.graph import Graph
 from muser.weights import Weights
 
@@ -36,6 +38,10 @@ class Limits:
     context: int
     slots: int
     chunk: int
+
+
+LastWords: TypeAlias = Callable[[MuserError], bytes]
+"""How a process says what ends it."""
 
 
 class Runner(Protocol):
@@ -82,6 +88,14 @@ class Device(Protocol):
     """A place that computes."""
 
     name: str
+
+    def guard(self, file: GgufFile, last_words: LastWords) -> None:
+        """From now on, bytes of `file` that are gone when they are read end the process.
+
+        It writes `last_words` of the error to standard error and leaves with the error's status,
+        where it would else die of SIGBUS without a word. Only for a process whose signals are the
+        caller's own. Before anything touches the file's tensors.
+        """
 
     def load(self, graph: Graph, weights: Weights, limits: Limits) -> Runner:
         """Lower the graph. Raises `DeviceError` for an operator or type without a pipeline."""

@@ -1,16 +1,20 @@
 """Device `oracle`: the NumPy interpreter behind the device protocol. Slow; right by definition."""
 
+import faulthandler
 from collections.abc import Mapping
 from threading import Event
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.devices.device import Limits, Step
+from muser.devices.device import LastWords, Limits, Step
 from muser.errors import Cancelled
+from muser.formats import GgufFile
 from muser.graph import Graph
 from muser.graph.interpreter import Interpreter
 from muser.weights import Weights
+
+STDERR = 2
 
 
 class OracleRunner:
@@ -59,6 +63,10 @@ class OracleDevice:
     """NumPy alone: what every other device must equal."""
 
     name = "oracle"
+
+    def guard(self, file: GgufFile, last_words: LastWords) -> None:
+        """See `Device`. No compiled code is here to say it: Python's own report has to do."""
+        faulthandler.enable(STDERR)
 
     def load(self, graph: Graph, weights: Weights, limits: Limits) -> OracleRunner:
         return OracleRunner(graph, weights, limits)

@@ -1,6 +1,6 @@
 """The engine: one loaded model, asked for text, ids or logits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import index
@@ -36,13 +36,16 @@ class Engine:
         template: ChatTemplate | None,
         runner: Runner,
         load_s: float,
+        verify_unchanged: Callable[[], None],
     ) -> None:
+        """`verify_unchanged` raises if the weights are no longer those that were loaded."""
         self.path = path
         self.graph = graph
         self.tokenizer = tokenizer
         self.template = template
         self._runner = runner
         self._load_s = load_s
+        self._verify_unchanged = verify_unchanged
         self._slot = Slot(runner, 0)
         self._state = RLock()  # a signal handler may cancel on the thread that holds it
         self._busy = False
@@ -110,7 +113,8 @@ class Engine:
         any of the `stop` texts. `hash_logits`: the record has `logits_sha256`.
 
         Raises `UsageError` for a request that makes no sense and `LimitError` for one that does
-        not fit, both before any work; `ArithmeticFault` when the model leaves the finite numbers.
+        not fit, both before any work; `ArithmeticFault` when the model leaves the finite numbers;
+        `FormatError` when its file was written to, before any work or in place of the record.
         """
         ids = self._prompt_ids(prompt, system, raw)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -170,7 +174,11 @@ class Engine:
 
     @contextmanager
     def turn(self) -> Iterator[Slot]:
-        """The slot, empty, for one caller at a time; a cancel belongs to the turn it meets."""
+        """The slot, empty, for one caller at a time; a cancel belongs to the turn it meets.
+
+        What a turn made counts only if the weights were the same all the while.
+        """
+        self._verify_unchanged()
         with self._state:
             if self._busy:
                 raise UsageError(
@@ -182,6 +190,7 @@ class Engine:
         try:
             self._slot.clear()
             yield self._slot
+            self._verify_unchanged()
         finally:
             with self._state:
                 self._busy = False

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from time import perf_counter
 
-from muser.devices import Limits, open_device
+from muser.devices import LastWords, Limits, open_device
 from muser.engine.engine import Engine
 from muser.errors import LimitError, ModelError
 from muser.formats import GgufFile
@@ -25,12 +25,20 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     chunk: int | None = None,
+    expects_chat: bool = False,
+    last_words: LastWords | None = None,
 ) -> Engine:
     """Open a GGUF file by path, or a catalogued model by name (fetched if it is not here).
 
     `context` is how many tokens prompt and answer may have together (default: the model's own
     length, at most 4,096); `chunk` the most prompt tokens a step takes; `threads` default to the
     cores this process may use. Neither chunk, threads nor device change a bit of the result.
+    `expects_chat`: the process of the chat template starts now, beside the loading.
+
+    The file stays mapped: it must not be written to while the engine lives. Each turn checks that
+    it was not, before and after, and raises `FormatError`. A read of bytes that are gone ends the
+    process with SIGBUS; with `last_words` it writes these to standard error and exits with the
+    error's status instead. That takes the process's handler of SIGBUS.
 
     Raises `FormatError` and `ModelError` for a file that cannot be run, `DeviceError` for a
     missing compiler or device, `FetchError`, and `LimitError` for an impossible size.
@@ -44,8 +52,15 @@ def load(
     tokenizer = Tokenizer.from_metadata(file.metadata)
     _check_vocabulary(path, tokenizer.size, graph.vocabulary)
     template = ChatTemplate.from_metadata(file.metadata, tokenizer)
-    runner = open_device(device, threads=threads).load(graph, Weights(file, graph), limits)
-    return Engine(path, graph, tokenizer, template, runner, perf_counter() - start)
+    if template is not None and expects_chat:
+        template.start()
+    opened = open_device(device, threads=threads)
+    if last_words is not None:
+        opened.guard(file, last_words)
+    file.verify_unchanged()
+    runner = opened.load(graph, Weights(file, graph), limits)
+    took = perf_counter() - start
+    return Engine(path, graph, tokenizer, template, runner, took, file.verify_unchanged)
 
 
 def _limits(graph: Graph, context: int | None, chunk: int | None) -> Limits:

@@ -83,9 +83,10 @@ class Stream(Iterator[Piece]):
 
     def _generate(self) -> Generator[Piece]:
         with self._loaded.turn() as slot:
-            yield from self._answer(slot)
+            record = yield from self._answer(slot)
+        self.generation = record
 
-    def _answer(self, slot: Slot) -> Iterator[Piece]:
+    def _answer(self, slot: Slot) -> Generator[Piece, None, Generation]:
         decoder, stops = StreamDecoder(self._loaded.tokenizer), StopStrings(self.request.stop)
         reason = "length"
         try:
@@ -102,7 +103,7 @@ class Stream(Iterator[Piece]):
         rest = "" if stops.hit else stops.feed(decoder.finish()) + stops.finish()
         if rest:
             yield self._piece(rest, self._history[-1])
-        self.generation = self._record("stop" if stops.hit else reason)
+        return self._record("stop" if stops.hit else reason)
 
     def _piece(self, text: str, token: int) -> Piece:
         self._text.append(text)

@@ -1,11 +1,13 @@
 """The CPU device: C kernels on a pool of threads."""
 
 from muser.devices.cpu.conformance import require_conformance
+from muser.devices.cpu.guard import guard
 from muser.devices.cpu.lowering import WeightSource
 from muser.devices.cpu.runner import CpuRunner
 from muser.devices.cpu.threads import default_threads
-from muser.devices.device import Limits
+from muser.devices.device import LastWords, Limits
 from muser.errors import LimitError, UsageError
+from muser.formats import GgufFile
 from muser.graph import Graph
 from muser.kernels import MAX_THREADS, Shelf, choose_library
 from muser.places import libraries
@@ -30,6 +32,10 @@ class CpuDevice:
         shelf = shelf or Shelf(libraries())
         self.library = choose_library(shelf, isa)
         require_conformance(self.library, shelf)
+
+    def guard(self, file: GgufFile, last_words: LastWords) -> None:
+        """See `Device`. Raises `DeviceError` if the system refuses."""
+        guard(self.library, file, last_words)
 
     def load(self, graph: Graph, weights: WeightSource, limits: Limits) -> "CpuRunner":
         """Lowers the graph. Raises `DeviceError` for an operator or type without a pipeline."""

@@ -7,6 +7,7 @@
 #include "cpu.h"
 #include "elementwise.h"
 #include "gather.h"
+#include "guard.h"
 #include "norm.h"
 #include "pool.h"
 #include "primitives.h"

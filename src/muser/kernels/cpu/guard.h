@@ -1,0 +1,73 @@
+/* Last words of a process whose mapped weights lose their bytes: the file was shortened, or its disk
+ * failed. The system answers a read there with SIGBUS, which nothing can repair; without a handler
+ * the process ends without a word. Only who owns the process's signals may ask for this. */
+#ifndef GUARD_H
+#define GUARD_H
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "muser.h"
+
+enum { MAX_GUARDED = 64 };
+
+struct guarded {
+    uintptr_t begin, end;
+    const char *words;
+    size_t length;
+    int32_t status;
+};
+
+static struct guarded guarded[MAX_GUARDED];
+static _Atomic int32_t guarded_count;
+static struct sigaction unguarded; /* what stood there before */
+
+/* Calls nothing but what POSIX allows in a signal handler. */
+static void speak(const char *words, size_t length) {
+    while (length) {
+        ssize_t done = write(2, words, length);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return;
+        words += done;
+        length -= (size_t)done;
+    }
+}
+
+static void on_lost_bytes(int number, siginfo_t *info, void *context) {
+    (void)context;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    int32_t count = info->si_code > 0 ? atomic_load(&guarded_count) : 0; /* else another process sent it */
+    for (int32_t i = 0; i < count; i++) {
+        if (at < guarded[i].begin || at >= guarded[i].end) continue;
+        speak(guarded[i].words, guarded[i].length);
+        _exit(guarded[i].status);
+    }
+    /* Not ours: a fault comes again as soon as this returns, a signal that was sent is sent again. */
+    sigaction(number, &unguarded, NULL);
+    if (info->si_code <= 0) raise(number);
+}
+
+/* From now on a read in these `size` bytes that the system cannot serve writes `words` to standard
+ * error and ends the process with `status`. 0, or an error number. Not for two threads at once. */
+EXPORT int32_t muser_guard(const void *begin, int64_t size, const char *words, int64_t length,
+                           int32_t status) {
+    int32_t count = atomic_load(&guarded_count);
+    if (count == MAX_GUARDED) return ENOSPC;
+    char *copy = malloc((size_t)length);
+    if (!copy) return ENOMEM;
+    memcpy(copy, words, (size_t)length);
+    uintptr_t at = (uintptr_t)begin;
+    guarded[count] = (struct guarded){at, at + (uintptr_t)size, copy, (size_t)length, status};
+    atomic_store(&guarded_count, count + 1);
+    if (count) return 0;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_lost_bytes;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGBUS, &action, &unguarded) ? errno : 0;
+}
+
+#endif
