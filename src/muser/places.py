@@ -1,4 +1,4 @@
-"""Where Muser keeps files of its own: fetched models, compiled libraries, records of measurements.
+"""Where Muser keeps files of its own: models, compiled libraries, packed weights, records.
 
 `MUSER_HOME` names one folder for all of it; without it the platform's cache folder is used for
 what can be made again, and its data folder for records. Nothing is created by asking for a place.
@@ -38,3 +38,8 @@ def records() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("muser", appauthor=False) / "records"
+
+
+def packed() -> Path:
+    """Weights turned for this processor's kernels, named by their keys."""
+    return home() / "packed"

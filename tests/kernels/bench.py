@@ -29,6 +29,7 @@ class Tensors:
     """Stands in for `Weights`: tensors by name, without a file."""
 
     tensors: dict[str, BoundTensor] = field(default_factory=dict)
+    origin = None
 
     def put(self, name, kind, raw, width):
         rows = raw.reshape(-1, kind.row_bytes(width))

@@ -58,12 +58,17 @@ class Args(ctypes.Structure):
 
 
 class Entry(ctypes.Structure):
-    """`struct entry`: a function, its arguments, and whether every earlier entry must be done."""
+    """`struct entry`: a function and its arguments (`own`: one record a worker, in a row).
+
+    `wait`: every earlier entry must be done. `whole`: every worker does all of it, as if alone.
+    """
 
     _fields_ = (
         ("run", Pointer),
         ("args", Pointer),
         ("wait", ctypes.c_uint32),
+        ("own", ctypes.c_uint32),
+        ("whole", ctypes.c_uint32),
         ("spare", ctypes.c_uint32),
     )
 

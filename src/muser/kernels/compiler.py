@@ -27,9 +27,16 @@ FLAGS = (
     "-pthread",
     "-fvisibility=hidden",
 )
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx512vnni")
 ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
     "c": (),
-    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx2": _AVX2,
+    "avx512": (*_AVX512, "-mprefer-vector-width=512"),
+    "amx": (*_AVX512, "-mamx-tile", "-mamx-int8", "-mprefer-vector-width=512"),
+}
+_REMEDIES: Mapping[str, str] = {
+    "amx": "AMX needs gcc 11 or clang 11; MUSER_ISA=avx512 does without. ",
 }
 CANDIDATES = ("cc", "clang", "gcc")
 X86_64 = ("x86_64", "amd64")
@@ -62,7 +69,7 @@ class Compiler:
             complaint = _complaint(said) or ("it wrote nothing" if empty else f"status {status}")
             raise DeviceError(
                 f"{' '.join(self.command)} could not compile the kernels for {isa}: {complaint}.",
-                _remedy(complaint),
+                _REMEDIES.get(isa, "") + _remedy(complaint),
             )
 
 
@@ -142,7 +149,7 @@ def target_machine() -> str:
 
 def isas_of(machine: str) -> tuple[str, ...]:
     """Instruction sets that this kind of machine can have."""
-    return ("c", "avx2") if machine in X86_64 else ("c",)
+    return ("c", "avx2", "avx512", "amx") if machine in X86_64 else ("c",)
 
 
 def _identify(command: tuple[str, ...]) -> Compiler:

@@ -41,17 +41,26 @@ MIRRORED: Mapping[str, int] = MappingProxyType(
 )
 
 
+FORMATS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+"""Block types whose numbers in the texts a library reports."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """`pool_bytes`: of the tape player's own state. `row_tile`: scratch for quantised rows holds a
-    multiple of so many. `code_group`: elements whose codes are summed. `strip`: weight rows that a
-    worker unpacks at once, with `strip_head_bytes` beside the codes of a block. `plane_lanes`: a
-    stored K or V row takes a multiple of so many codes. Attention heads: `min_head` to `max_head`.
+    """`packed`: 1 if weights are read in panels of `lanes` outputs (`cpu/pack.h`), 0 if they are
+    read where they lie. `pool_bytes`: of the tape player's own state. `row_tile`: scratch for
+    quantised rows holds a multiple of so many. `code_group`: elements whose codes are summed, in at
+    most `sum_words` int16. `strip`: weight rows that a worker unpacks at once, with
+    `strip_head_bytes` beside the codes of a block. `plane_lanes`: a stored K or V row takes a
+    multiple of so many codes. Attention heads: `min_head` to `max_head`.
     """
 
+    packed: int
+    lanes: int
     pool_bytes: int
     row_tile: int
     code_group: int
+    sum_words: int
     strip: int
     strip_head_bytes: int
     plane_lanes: int
@@ -74,9 +83,8 @@ def read_table(handle: ctypes.CDLL) -> Mapping[str, int]:
     return table
 
 
-def read_constants(handle: ctypes.CDLL, isa: str) -> Constants:
+def read_constants(table: Mapping[str, int], isa: str) -> Constants:
     """Raises `DeviceError` where the library and this package say different things."""
-    table = read_table(handle)
     for name, value in MIRRORED.items():
         if table.get(name) != value:
             raise DeviceError(

@@ -11,25 +11,29 @@ from pathlib import Path
 from muser.errors import DeviceError
 from muser.kernels.about import CONTRACT, About
 from muser.kernels.compiler import Compiler, find_compiler, isas_of, target_machine
-from muser.kernels.constants import Constants, read_constants
+from muser.kernels.constants import FORMATS, Constants, read_constants, read_table
 from muser.kernels.opening import open_library
 from muser.kernels.registry import REGISTRY, Pipeline
 from muser.kernels.shelf import Shelf, Shelved
 from muser.kernels.source import Source, read_source
 
 log = logging.getLogger("muser.kernels")
-ISA_BITS: Mapping[str, int] = {"c": 1, "avx2": 2}
+ISA_BITS: Mapping[str, int] = {"c": 1, "avx2": 2, "avx512": 4, "amx": 8}
 """`muser_instruction_sets` answers with these, from CPUID; the best one comes last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One instruction set's kernels: `sha256` is that of the bytes that were loaded."""
+    """One instruction set's kernels: `sha256` is that of the bytes that were loaded.
+
+    `formats`: block type name to its number in the texts.
+    """
 
     isa: str
     sha256: str
     handle: ctypes.CDLL
     constants: Constants
+    formats: Mapping[str, int]
     addresses: Mapping[str, int]
 
     @property
@@ -74,11 +78,13 @@ def load_library(isa: str, shelf: Shelf, compiler: Compiler | None = None) -> Li
 
 
 def _checked(isa: str, shelved: Shelved, handle: ctypes.CDLL) -> Library:
-    constants = read_constants(handle, isa)
+    table = read_table(handle)
+    constants = read_constants(table, isa)
+    formats = {name: table[name] for name in FORMATS if name in table}
     addresses = {}
     for pipeline in REGISTRY.values():
         addresses[pipeline.symbol] = _symbol(handle, pipeline.symbol, isa)
-    return Library(isa, shelved.sha256, handle, constants, addresses)
+    return Library(isa, shelved.sha256, handle, constants, formats, addresses)
 
 
 def _symbol(handle: ctypes.CDLL, symbol: str, isa: str) -> int:

@@ -2,5 +2,6 @@
 
 from muser.weights.bind import BoundTensor, GridTensor, Weights
 from muser.weights.fetch import obtain
+from muser.weights.packing import Packed, pack
 
-__all__ = ["BoundTensor", "GridTensor", "Weights", "obtain"]
+__all__ = ["BoundTensor", "GridTensor", "Packed", "Weights", "obtain", "pack"]

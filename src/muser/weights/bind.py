@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -68,6 +69,10 @@ class Weights:
         for rope in graph.ropes.values():
             if rope.factors is not None:
                 _check_factors(self.vector(rope.factors), rope.factors)
+
+    @property
+    def origin(self) -> Path:
+        return self.file.path
 
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]

@@ -12,7 +12,8 @@ import pytest
 from muser.devices import CpuDevice, Limits, Step
 from muser.formats import GgufFile
 from muser.graph.interpreter import Interpreter
-from muser.kernels import Shelf, choose_library, supported_isas
+from muser.kernels import ISA_BITS, Shelf, choose_library, supported_isas
+from muser.kernels.compiler import isas_of, target_machine
 from muser.models import build
 from muser.models.synth import synthesise
 from muser.places import libraries
@@ -58,7 +59,7 @@ def sets() -> tuple[str, ...]:
     return supported_isas(choose_library(Shelf(libraries()), "c"))
 
 
-@pytest.fixture(params=["c", "avx2"])
+@pytest.fixture(params=[isa for isa in ISA_BITS if isa in isas_of(target_machine())])
 def isa(request):
     if request.param not in sets():
         pytest.skip(f"this processor has no {request.param}")

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,9 @@ from muser.kv import Geometry, round_up
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """Scratch for quantised rows of one block size; the layouts are in `cpu/rows.h`."""
+    """Scratch for `rows` quantised rows of one block size; the layouts are in `cpu/rows.h`."""
 
+    rows: int
     codes: NDArray[np.int16]
     scales: NDArray[np.float32]
     sums: NDArray[np.int16]
@@ -25,11 +26,18 @@ class Quantised:
     @classmethod
     def empty(cls, rows: int, width: int, block: int, constants: Constants) -> "Quantised":
         padded, span = round_up(rows, constants.row_tile), round_up(width, block)
+        sums = constants.sum_words * (span // constants.code_group)
         return cls(
+            padded,
             np.zeros(padded * span, np.int16),
             np.zeros(padded * (span // block), np.float32),
-            np.zeros(padded * (span // constants.code_group), np.int16),
+            np.zeros(padded * sums, np.int16),
         )
+
+
+def quantised_name(block: int) -> str:
+    """What moves call the scratch of a block size."""
+    return f"quantised {block}"
 
 
 class StepData:
@@ -60,6 +68,11 @@ class Arena:
     quantised: Mapping[int, Quantised]
     caches: tuple[Cache, ...]
     step: StepData
+    kept: list[object] = field(default_factory=list)  # memory that arguments point to
+
+    def keep(self, memory: object) -> None:
+        """Until the arena goes."""
+        self.kept.append(memory)
 
     @classmethod
     def build(

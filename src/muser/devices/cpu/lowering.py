@@ -1,20 +1,21 @@
 """What the lowering rules share: arguments, weights bound once, quantised rows made once."""
 
 import ctypes
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.devices.cpu.arena import Arena, Quantised
-from muser.devices.cpu.tape import Move
+from muser.devices.cpu.arena import Arena, Quantised, quantised_name
+from muser.devices.cpu.moves import Move
 from muser.errors import DeviceError
 from muser.formats import FLOATS, READABLE, BlockType
 from muser.graph import Graph, rope_table
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kernels import Args, Constants, address
-from muser.weights import BoundTensor, GridTensor
+from muser.weights import BoundTensor, GridTensor, Packed
 
 QUANTISERS = MappingProxyType({32: "quantise_32", 256: "quantise_256", GRID_BLOCK: "grid_rows"})
 """Elements that share a scale to the kernel that makes such rows."""
@@ -23,6 +24,8 @@ QUANTISERS = MappingProxyType({32: "quantise_32", 256: "quantise_256", GRID_BLOC
 class WeightSource(Protocol):
     """What a runner asks of `muser.weights.Weights`."""
 
+    @property
+    def origin(self) -> Path | None: ...
     def tensor(self, name: str) -> BoundTensor: ...
     def vector(self, name: str) -> NDArray[np.float32]: ...
     def grid(self, name: str) -> GridTensor: ...
@@ -48,9 +51,11 @@ class Lowering:
         arena: Arena,
         context: int,
         constants: Constants,
+        packed: Packed,
     ) -> None:
         self.graph, self.weights, self.arena, self.context = graph, weights, arena, context
         self.constants = constants
+        self.packed = packed
         self.moves: list[Move] = []
         self.keep: list[object] = [arena, weights]
         self._count = "n"
@@ -81,13 +86,14 @@ class Lowering:
         reads: tuple[str, ...],
         writes: tuple[str, ...],
         by_row: bool = True,
+        columns: int | None = None,
         tensor_type: str | None = None,
         tensors: tuple[str, ...] = (),
     ) -> None:
         count = self._count if by_row else None
         self._forget(writes)
         touched = frozenset(reads), frozenset(writes)
-        self.moves.append(Move(kernel, args, node, *touched, count, tensor_type, tensors))
+        self.moves.append(Move(kernel, args, node, *touched, count, columns, tensor_type, tensors))
 
     def _forget(self, written: tuple[str, ...]) -> None:
         self._held = {b: row for b, row in self._held.items() if row not in written}
@@ -100,6 +106,15 @@ class Lowering:
         if name not in self._vectors:
             self._vectors[name] = self._kept(self.weights.vector(name))
         return self._vectors[name]
+
+    def weight_fields(self, tensor: BoundTensor) -> dict[str, int]:
+        """Arguments for the weights of a projection: panels, a grid, or where they lie."""
+        if self.constants.packed:
+            return {"weight": address(self.packed[tensor.name])}
+        if tensor.type in FLOATS:
+            codes, steps = self.grid(tensor.name)
+            return {"weight": codes, "steps": steps}
+        return {"weight": address(tensor.raw), "row_bytes": tensor.row_bytes()}
 
     def grid(self, name: str) -> tuple[int, int]:
         if name not in self._grids:
@@ -123,7 +138,7 @@ class Lowering:
     def quantise(self, source: str, kind: BlockType) -> tuple[Quantised, str]:
         """Scratch that holds `source` quantised as such weights need it, made once per row."""
         block = block_size(kind)
-        scratch, name = self.arena.quantised[block], f"quantised {block}"
+        scratch, name = self.arena.quantised[block], quantised_name(block)
         if self._held.get(block) != source:
             args = self.args(
                 x=self.row(source), width=self.width(source), **scratch_fields(scratch)

@@ -56,6 +56,7 @@ class _Weights:
     """Weights of the little graphs below, by name."""
 
     tensors: Mapping[str, BoundTensor] = field(default_factory=dict)
+    origin: None = None
 
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]

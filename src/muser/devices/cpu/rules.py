@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from muser.devices.cpu.lowering import Lowering, scratch_fields
-from muser.devices.cpu.tape import CACHE, Move
+from muser.devices.cpu.moves import CACHE, Move
 from muser.errors import DeviceError
 from muser.formats import FLOATS
 from muser.graph import (
@@ -93,24 +93,22 @@ def _project(low: Lowering, op: Project) -> bool:
     for target, weight, node in zip(op.targets, op.weights, op.nodes, strict=True):
         tensor = low.weights.tensor(weight)
         scratch, held = low.quantise(op.source, tensor.type)
-        fields = scratch_fields(scratch)
-        if tensor.type in FLOATS:
-            kernel = "project_grid"
-            fields["weight"], fields["steps"] = low.grid(weight)
-        else:
-            kernel = f"project_{tensor.type.name.lower()}"
-            fields |= {"weight": address(tensor.raw), "row_bytes": tensor.row_bytes()}
+        kind, width = tensor.type.name, low.width(target)
         args = low.args(
-            out=low.row(target), width=low.width(op.source), out_width=low.width(target), **fields
+            out=low.row(target),
+            width=low.width(op.source),
+            out_width=width,
+            **scratch_fields(scratch),
+            **low.weight_fields(tensor),
         )
-        kind = tensor.type.name
         low.add(
-            kernel,
+            "project_grid" if tensor.type in FLOATS else f"project_{kind.lower()}",
             args,
             node,
             (held,),
             (target,),
             by_row=False,
+            columns=width,
             tensor_type=kind,
             tensors=(weight,),
         )
@@ -193,7 +191,7 @@ def _elementwise(
         striped=int(striped),
         **constants,
     )
-    low.add(kernel, args, node, names, (target,), by_row=not striped)
+    low.add(kernel, args, node, names, (target,), by_row=not striped, columns=width)
     return True
 
 

@@ -8,16 +8,19 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from muser import places
 from muser.devices.cpu.arena import Arena
 from muser.devices.cpu.lowering import Lowering, WeightSource, block_size
+from muser.devices.cpu.one_row import place_one_row
 from muser.devices.cpu.planes import Cache
 from muser.devices.cpu.rules import ARGMAX, lower
-from muser.devices.cpu.tape import Player, Stamps, Tape, labels_by_type
+from muser.devices.cpu.tape import Player, Stamps, Tape, labels_by_type, place
 from muser.devices.device import Limits, Step
 from muser.errors import DeviceError, LimitError
 from muser.graph import Argmax, Graph, Project, TakeRows
 from muser.kernels import BUCKETS, Constants, Library, bucket_of
 from muser.kv import round_up
+from muser.weights import Packed, pack
 
 CACHE_LINE = 64  # bytes; no two workers' scratch shares one
 
@@ -35,10 +38,18 @@ class CpuRunner:
         widths = _widest_sources(graph, weights)
         constants = library.constants
         self._arena = Arena.build(_with_argmax(graph), limits, widths, constants)
-        lowering = Lowering(graph, weights, self._arena, limits.context, constants)
+        panels = _packed(library, graph, weights, threads)
+        lowering = Lowering(graph, weights, self._arena, limits.context, constants, panels)
         moves = lower(lowering)
-        self._keep = lowering.keep
-        self._tapes = {bucket: Tape.record(moves, library, bucket) for bucket in BUCKETS}
+        self._keep = lowering.keep, panels
+        self._tapes = {
+            bucket: Tape.record(
+                place_one_row(moves, self._arena, threads) if bucket == "1" else place(moves),
+                library,
+                bucket,
+            )
+            for bucket in BUCKETS
+        }
         self._player = Player(library, threads, _scratch_bytes(widths, constants))
         self._played: set[str] = set()  # buckets since `resume`
         self._logits = _logits_row(graph)
@@ -146,6 +157,14 @@ class CpuRunner:
                 )
         if len(step.outputs) > 1 and bool(np.any(np.diff(step.outputs) <= 0)):
             raise LimitError("A step's outputs do not ascend.", "Name each row once, in order.")
+
+
+def _packed(library: Library, graph: Graph, weights: WeightSource, threads: int) -> Packed:
+    """The weights of all projections in panels, for a library that reads them so."""
+    if not library.constants.packed:
+        return {}
+    names = [name for op in graph.ops if isinstance(op, Project) for name in op.weights]
+    return pack(library, weights, names, places.packed(), threads)
 
 
 def _widest_sources(graph: Graph, weights: WeightSource) -> dict[int, int]:

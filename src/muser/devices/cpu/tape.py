@@ -3,76 +3,18 @@
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from muser.devices.cpu.moves import CACHE, Move, barriers
+from muser.devices.cpu.one_row import Placed
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, MuserError
 from muser.kernels import Args, Entry, Library, Outcome, address, pipeline
 
 POOL_ALIGNMENT = 64  # of `struct pool`
-
-
-CACHE = "cache "  # begins the name of a cache among what a move reads and writes
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One lowered operator, for every row bucket: a kernel name and its arguments.
-
-    `reads` and `writes` name rows, scratch and caches. `by_row` is the name of the row count
-    (`n` or `m`) if a worker writes only what it alone reads afterwards, row by row; None otherwise.
-    `tensor_type` is the type of the weights that it reads, for the labels; `tensors` are the names
-    of those that it reads whole.
-    """
-
-    kernel: str
-    args: Args
-    node: str
-    reads: frozenset[str]
-    writes: frozenset[str]
-    by_row: str | None
-    tensor_type: str | None = None
-    tensors: tuple[str, ...] = ()
-
-
-def barriers(moves: Iterable[Move]) -> list[bool]:
-    """Which entries must wait for all earlier ones.
-
-    An entry waits if it conflicts (read after write, write after read, write after write) with one
-    since the last barrier, unless both go row by row: then each worker meets only its own rows.
-    """
-    waits: list[bool] = []
-    since: dict[str | None, _Touched] = {}
-    for move in moves:
-        alike = {move.by_row} - {None}
-        wait = any(seen.meets(move) for kind, seen in since.items() if kind not in alike)
-        if wait:
-            since = {}
-        since.setdefault(move.by_row, _Touched()).add(move)
-        waits.append(wait)
-    return waits
-
-
-@dataclass(slots=True)
-class _Touched:
-    """What the entries of one kind have read and written since the last barrier."""
-
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-
-    def meets(self, move: Move) -> bool:
-        return not (
-            self.writes.isdisjoint(move.reads)
-            and self.reads.isdisjoint(move.writes)
-            and self.writes.isdisjoint(move.writes)
-        )
-
-    def add(self, move: Move) -> None:
-        self.reads |= move.reads
-        self.writes |= move.writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +24,36 @@ class Tape:
     entries: ctypes.Array[Entry]
     labels: tuple[str, ...]
     nodes: tuple[str, ...]
-    moves: tuple[Move, ...]  # keeps the arguments alive
+    moves: tuple[Move, ...]
+    keep: tuple[object, ...] = ()  # arguments that entries point to
 
     @classmethod
-    def record(cls, moves: tuple[Move, ...], library: Library, bucket: str) -> "Tape":
+    def record(cls, placed: Sequence[Placed], library: Library, bucket: str) -> "Tape":
         """Specialises every move for `bucket`."""
-        pipelines = [pipeline(move.kernel, bucket) for move in moves]
-        entries = (Entry * len(moves))()
-        for entry, move, chosen, wait in zip(
-            entries, moves, pipelines, barriers(moves), strict=True
-        ):
+        pipelines = [pipeline(one.move.kernel, bucket) for one in placed]
+        entries = (Entry * len(placed))()
+        for entry, one, chosen in zip(entries, placed, pipelines, strict=True):
             entry.run = library.address(chosen)
-            entry.args = ctypes.addressof(move.args)
-            entry.wait = int(wait)
-        labels = tuple(chosen.label(library.isa) for chosen in pipelines)
-        return cls(entries, labels, tuple(move.node for move in moves), moves)
+            entry.args = ctypes.addressof(one.args)
+            entry.wait, entry.whole = int(one.wait), int(one.whole)
+            entry.own = int(len(one.args) > 1)
+        return cls(
+            entries,
+            tuple(chosen.label(library.isa) for chosen in pipelines),
+            tuple(one.move.node for one in placed),
+            tuple(one.move for one in placed),
+            tuple(one.args for one in placed),
+        )
+
+
+def place(moves: Sequence[Move]) -> list[Placed]:
+    """The moves of a step of several rows."""
+    placed = []
+    for move, wait in zip(moves, barriers(moves), strict=True):
+        args = (Args * 1)()
+        args[0] = move.args
+        placed.append(Placed(move, args, wait, whole=False))
+    return placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,31 +4,62 @@
 
 #include "muser.h"
 
+/* `muser_instruction_sets` answers with these. */
+enum { HAS_C = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_AMX = 8 };
+
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
-static int has_avx2(void) {
+struct cpuid {
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
-    unsigned fma = c >> 12 & 1, osxsave = c >> 27 & 1, avx = c >> 28 & 1, f16c = c >> 29 & 1;
-    if (!(fma && osxsave && avx && f16c)) return 0;
-    unsigned low, high; /* XCR0: the system saves xmm (bit 1) and ymm (bit 2) */
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 6) != 6) return 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
-    return b >> 5 & 1;
+};
+
+static struct cpuid ask(unsigned leaf) {
+    struct cpuid x = {0, 0, 0, 0};
+    if (!__get_cpuid_count(leaf, 0, &x.a, &x.b, &x.c, &x.d)) memset(&x, 0, sizeof x);
+    return x;
+}
+
+static int all_of(unsigned word, unsigned bits) { return (word & bits) == bits; }
+
+/* Linux hands out the 8 KB of tile state only to a process that asks, once; other systems say by
+ * XCR0 alone. Asking again is harmless: the answer stays. */
+static int may_use_tiles(void) {
+#if defined(__linux__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
+#else
+    return 1;
+#endif
+}
+
+static uint32_t sets_beyond_c(void) {
+    struct cpuid one = ask(1), seven = ask(7);
+    if (!all_of(one.c, 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29)) return 0; /* FMA OSXSAVE AVX F16C */
+    unsigned saved, high; /* XCR0: what the system keeps of a thread */
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    if (!all_of(saved, 0x6) || !all_of(seven.b, 1u << 5)) return 0; /* xmm and ymm; AVX2 */
+    uint32_t sets = HAS_AVX2;
+    /* opmask and zmm; F DQ BW VL; VNNI */
+    if (!all_of(saved, 0xe6) || !all_of(seven.b, 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31)) return sets;
+    if (!all_of(seven.c, 1u << 11)) return sets;
+    sets |= HAS_AVX512;
+    /* tile configuration and data; TILE INT8 */
+    if (all_of(saved, 0x60000) && all_of(seven.d, 1u << 24 | 1u << 25) && may_use_tiles()) sets |= HAS_AMX;
+    return sets;
 }
 
 /* Vendor (12 letters as ebx, edx, ecx of leaf 0) and the signature: family, model, stepping. */
 static void identify(uint32_t out[4]) {
-    uint32_t most;
-    if (__get_cpuid(0, &most, &out[0], &out[2], &out[1])) {
-        uint32_t b, c, d;
-        __get_cpuid(1, &out[3], &b, &c, &d);
-    }
+    struct cpuid zero = ask(0), one = ask(1);
+    out[0] = zero.b, out[1] = zero.d, out[2] = zero.c, out[3] = one.a;
 }
 #else
-static int has_avx2(void) { return 0; }
+static uint32_t sets_beyond_c(void) { return 0; }
 static void identify(uint32_t out[4]) { (void)out; }
 #endif
 
@@ -38,7 +69,7 @@ EXPORT void muser_processor(uint32_t out[4]) {
     identify(out);
 }
 
-/* Bit 0: plain C. Bit 1: AVX2 with FMA and F16C. */
-EXPORT uint32_t muser_instruction_sets(void) { return 1u | (has_avx2() ? 2u : 0u); }
+/* HAS_… bits of what this process may run. Where tiles are, it asks the system for them. */
+EXPORT uint32_t muser_instruction_sets(void) { return HAS_C | sets_beyond_c(); }
 
 #endif

@@ -9,6 +9,7 @@
 #include "gather.h"
 #include "guard.h"
 #include "norm.h"
+#include "pack.h"
 #include "pool.h"
 #include "primitives.h"
 #include "project.h"
@@ -88,9 +89,20 @@ EXPORT const struct constant muser_constants[] = {
     {"ARGS_BYTES", sizeof(struct args)},
     {"ENTRY_BYTES", sizeof(struct entry)},
     {"POOL_BYTES", sizeof(struct pool)},
+    CONSTANT(PACKED),
+    CONSTANT(LANES),
+    CONSTANT(Q8_0),
+    CONSTANT(Q4_0),
+    CONSTANT(Q4_1),
+    CONSTANT(Q5_0),
+    CONSTANT(Q5_1),
+    CONSTANT(Q4_K),
+    CONSTANT(Q5_K),
+    CONSTANT(Q6_K),
     CONSTANT(TILE),
     CONSTANT(GRID_BLOCK),
     CONSTANT(CODE_GROUP),
+    CONSTANT(SUM_WORDS),
     CONSTANT(ROW_TILE),
     CONSTANT(STRIP),
     CONSTANT(STRIP_HEAD_BYTES),

@@ -25,6 +25,18 @@
 #include <immintrin.h>
 #endif
 
+/* Sets whose weights are packed (pack.h) and whose quantised rows are bytes (rows.h). */
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#define PACKED 1
+#define AVX2_LANES 0
+#elif defined(__AVX2__)
+#define PACKED 0
+#define AVX2_LANES 1
+#else
+#define PACKED 0
+#define AVX2_LANES 0
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 #define EXPORT __attribute__((visibility("default")))
 #if defined(__clang__)
@@ -39,7 +51,11 @@ enum {
     CODE_GROUP = 32,     /* elements whose codes are summed */
     PANEL = 8,           /* rows that lie in lanes together */
     ROW_TILE = 2 * PANEL,
-    STRIP = 4,           /* weight rows that a worker unpacks at once */
+#if defined(__AMX_INT8__)
+    STRIP = 16,          /* weight rows that a worker unpacks at once */
+#else
+    STRIP = 4,
+#endif
     STRIP_HEAD_BYTES = 8 * sizeof(int16_t) + 2 * sizeof(float), /* eight mins, d and m of a block */
     PLANE_LANES = 16,    /* a stored K or V row takes a multiple of so many codes */
     MIN_HEAD = 17,       /* the query codes of a smaller head do not fit int16, see attention.h */
@@ -102,8 +118,10 @@ typedef void (*kernel)(const struct args *, const struct worker *);
 
 struct entry {
     kernel run;
-    const struct args *args;
+    const struct args *args;   /* of worker 0 */
     uint32_t wait;             /* 1: every earlier entry must be done */
+    uint32_t own;              /* 1: worker i reads args[i] */
+    uint32_t whole;            /* 1: every worker does all of it, as if alone, on rows of its own */
     uint32_t spare;
 };
 

@@ -145,9 +145,12 @@ INLINE void walk(struct pool *p, int32_t index, int64_t *stamps) {
             stop = 1;
         }
         if (stop) continue;
+        const struct entry *e = &p->entries[i];
         w.entry = (uint32_t)i;
+        w.index = e->whole ? 0 : index;
+        w.count = e->whole ? 1 : p->count;
         if (stamps) stamps[2 * i] = nanoseconds();
-        p->entries[i].run(p->entries[i].args, &w);
+        e->run(e->args + (e->own ? index : 0), &w);
         if (stamps) stamps[2 * i + 1] = nanoseconds();
     }
     barrier(p);

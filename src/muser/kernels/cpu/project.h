@@ -9,7 +9,11 @@
 
 #include "blocks.h"
 #include "rows.h"
-#if defined(__AVX2__)
+#if defined(__AMX_INT8__)
+#include "project_tiles.h"
+#elif defined(__AVX512VNNI__)
+#include "project16.h"
+#elif defined(__AVX2__)
 #include "project8.h"
 #endif
 
@@ -70,7 +74,12 @@ INLINE void project_plain(enum format f, const struct args *a, const struct work
 
 /* `bucket` 1, 4, 16, or 0 for a chunk. */
 INLINE void project(enum format f, int32_t bucket, const struct args *a, const struct worker *w) {
-#if defined(__AVX2__)
+#if defined(__AMX_INT8__)
+    if (f != GRID && bucket != 1 && bucket != 4) project_tiles(f, a, w);
+    else project_packed(f, bucket, a, w);
+#elif defined(__AVX512VNNI__)
+    project_packed(f, bucket, a, w);
+#elif defined(__AVX2__)
     if (bucket == 1 || bucket == 4) project_few(f, bucket, a, w);
     else project_many(f, a, w);
 #else
