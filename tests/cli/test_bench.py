@@ -65,3 +65,22 @@ def test_impossible_sizes_are_refused_before_any_work(command, flags):
     outcome = command("bench", *flags)
     assert outcome.status == 2
     assert "error: " in outcome.err
+
+
+def test_kernels_need_the_library_that_draws_before_any_work(command, model, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    outcome = command("bench", "kernels", "-m", str(model), "--plot", "k.png")
+    assert outcome.status == 2
+    assert "muser[plots]" in outcome.err
+
+
+def test_kernels_are_printed_and_drawn(command, model, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "k.png"
+    flags = ("-m", str(model), "-t", "1", "--plays", "3", "--chunk", "20", "--plot", str(picture))
+    outcome = command("bench", "kernels", *flags, "--allow-noise")
+    assert outcome.status == 0, outcome.err
+    assert "20 tokens of a prompt at depth 0, threads 1" in outcome.out
+    assert picture.stat().st_size > 10_000
+    [(_, record)] = records.read_all(tmp_path / "home" / "records")
+    assert record["kind"] == "kernels"

@@ -17,6 +17,7 @@ from muser.bench.side import Side
 
 Say = Callable[[str], None]
 Opens = Callable[[], Side]
+IN_PLACE = ("c", "avx2")  # sets that read weights as they lie in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ def run_plan(
 
 
 def reference_isa() -> str:
-    """Another instruction set than the one that is measured, the fastest of those below it; the
-    same where the machine has one only.
+    """The best instruction set that shares no packed weights with the others and is not the one
+    that is measured; the same where the machine has one only.
     """
     import os
 
@@ -70,9 +71,8 @@ def reference_isa() -> str:
     shelf = Shelf(places.libraries())
     supported = supported_isas(choose_library(shelf, "c"))
     measured = os.environ.get("MUSER_ISA") or supported[-1]
-    others = [isa for isa in supported if isa != measured]
-    below = [isa for isa in others if isa in supported[: supported.index(measured)]]
-    return (below or others or [measured])[-1]
+    others = [isa for isa in supported if isa in IN_PLACE and isa != measured]
+    return (others or [measured])[-1]
 
 
 def tokenizer_of(model: Path) -> Callable[[str], list[int]]:

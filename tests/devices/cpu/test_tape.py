@@ -342,8 +342,9 @@ def test_limits_of_a_step(library):
 def test_a_timed_play_is_the_same_play_with_every_entry_stamped(library, threads):
     bench = chain(library, threads, 5, factor=2.0)
     bench.runner.rows["a"][:2] = 1
-    tape, stamps = bench.runner.play_timed(step_of(2))
+    logits, tape, stamps = bench.runner.forward_timed(step_of(2))
     assert np.all(bench.runner.rows["a"][:2] == 2.0**5)
+    assert np.array_equal(logits, bench.runner.rows["a"][:2])
     assert stamps.entries.shape == (threads, len(tape.entries), 2)
     for worker in stamps.entries:
         times = [stamps.begin, *worker.reshape(-1), stamps.end]
@@ -357,7 +358,7 @@ def test_no_entry_begins_before_those_that_its_barrier_waits_for(library):
     bench = chain(library, 2, 6, width=STRIPED_WIDTH)
     for entry in bench.runner.tapes["1"].entries:
         entry.wait = 1
-    _, stamps = bench.runner.play_timed(step_of(1))
+    _, _, stamps = bench.runner.forward_timed(step_of(1))
     begin, end = stamps.entries[:, 1:, 0], stamps.entries[:, :-1, 1]
     assert np.all(begin.min(axis=0) >= end.max(axis=0))
     bench.close()
@@ -366,11 +367,11 @@ def test_no_entry_begins_before_those_that_its_barrier_waits_for(library):
 def test_a_timed_play_can_be_cancelled_and_fault(library):
     bench = interrupted(library, 2, 20, 7, lambda runner: runner.cancel())
     with pytest.raises(Cancelled):
-        bench.runner.play_timed(step_of(1))
+        bench.runner.forward_timed(step_of(1))
     bench.runner.resume()
     bench.runner.rows["a"][0] = np.inf
     with pytest.raises(ArithmeticFault, match="scale-0"):
-        bench.runner.play_timed(step_of(1))
+        bench.runner.forward_timed(step_of(1))
     bench.close()
 
 

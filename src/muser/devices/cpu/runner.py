@@ -81,20 +81,23 @@ class CpuRunner:
     def forward(self, step: Step) -> NDArray[np.float32]:
         with self._alone():
             self._play(step)
-            rows = self._arena.rows[self._logits]
-            chosen = rows[: len(step.outputs)] if self._takes_rows else rows[step.outputs]
-            return np.array(chosen)
+            return self._chosen(step)
 
     def play(self, step: Step) -> None:
         """One pass over the tape of the step's row bucket; the rows stay in the arena."""
         with self._alone():
             self._play(step)
 
-    def play_timed(self, step: Step) -> tuple[Tape, Stamps]:
-        """The same, and when each entry of the tape began and ended on each worker."""
+    def forward_timed(self, step: Step) -> tuple[NDArray[np.float32], Tape, Stamps]:
+        """`forward`, what was played, and when each entry began and ended on each worker."""
         with self._alone():
             tape = self._set(step)
-            return tape, self._player.play_timed(tape)
+            stamps = self._player.play_timed(tape)
+            return self._chosen(step), tape, stamps
+
+    def _chosen(self, step: Step) -> NDArray[np.float32]:
+        rows = self._arena.rows[self._logits]
+        return np.array(rows[: len(step.outputs)] if self._takes_rows else rows[step.outputs])
 
     def _play(self, step: Step) -> None:
         self._player.play(self._set(step))
