@@ -80,7 +80,7 @@ class CellFlags:
     reference: Annotated[
         str | None,
         Parameter(
-            help="Instruction set of the reference run; default the best other one that is plainer.",
+            help="Instruction set of the reference run; default the best plainer one.",
             group=_GROUP,
         ),
     ] = None
