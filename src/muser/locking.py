@@ -25,7 +25,7 @@ def held(path: Path, told: Callable[[str], None], patience: float = 0.0) -> Iter
     """
     with path.open("a+b") as handle:
         start, silent = time.monotonic(), True
-        while not _try_lock(handle):
+        while not try_lock(handle):
             if silent and time.monotonic() - start >= patience:
                 told(_holder(handle))
                 silent = False
@@ -34,7 +34,8 @@ def held(path: Path, told: Callable[[str], None], patience: float = 0.0) -> Iter
         yield
 
 
-def _try_lock(handle: IO[bytes]) -> bool:
+def try_lock(handle: IO[bytes]) -> bool:
+    """Whether the lock of an open file was free, and is now this process's until it is closed."""
     try:
         if sys.platform == "win32":
             import msvcrt
