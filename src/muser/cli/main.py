@@ -15,6 +15,7 @@ from cyclopts.exceptions import CycloptsError
 from muser.cli import model_list, model_show, model_synth, run, tokenize
 from muser.cli.bench import bench_app
 from muser.cli.console import in_two_lines, one_line, prepare
+from muser.cli.kernels import kernels_app
 from muser.cli.words import complaint, hyphenated
 from muser.errors import Cancelled, LimitError, MuserError, StorageError
 
@@ -49,6 +50,7 @@ def build() -> App:
     model.command(model_show.show)
     model.command(model_synth.synth)
     app.command(model)
+    app.command(kernels_app())
     app.command(bench_app())
     return app
 
