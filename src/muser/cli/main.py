@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
-from muser.cli import model_list, model_show, model_synth, run, tokenize
+from muser.cli import doctor, model_list, model_show, model_synth, run, tokenize
 from muser.cli.bench import bench_app
 from muser.cli.console import in_two_lines, one_line, prepare
 from muser.cli.kernels import kernels_app
@@ -51,6 +51,7 @@ def build() -> App:
     model.command(model_synth.synth)
     app.command(model)
     app.command(kernels_app())
+    app.command(doctor.doctor)
     app.command(bench_app())
     return app
 
