@@ -9,7 +9,7 @@ from outcome import Command
 
 from muser import places
 
-ARCHITECTURES = ("llama", "muse-glimmer", "gemma3")
+ARCHITECTURES = ("llama", "muse-glimmer")
 
 
 @pytest.fixture(scope="session")

@@ -37,9 +37,7 @@ def synth(
     out: Annotated[Path, Parameter(help="The file to write.")],
     /,
     *,
-    arch: Annotated[
-        str | None, Parameter(help="llama (the default), muse-glimmer or gemma3.")
-    ] = None,
+    arch: Annotated[str | None, Parameter(help="llama (the default) or muse-glimmer.")] = None,
     like: Annotated[
         str | None,
         Parameter(help="A model to take names, shapes and types from: a catalogue name or a file."),

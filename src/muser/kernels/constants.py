@@ -52,7 +52,8 @@ class Constants:
     quantised rows holds a multiple of so many. `code_group`: elements whose codes are summed, in at
     most `sum_words` int16. `strip`: weight rows that a worker unpacks at once, with
     `strip_head_bytes` beside the codes of a block. `plane_lanes`: a stored K or V row takes a
-    multiple of so many codes. Attention heads: `min_head` to `max_head`.
+    multiple of so many codes; `key_group` positions of K lie side by side, `key_unit` elements of
+    each together, V likewise (`cpu/kv.h`). Attention heads: `min_head` to `max_head`.
     """
 
     packed: int
@@ -64,6 +65,10 @@ class Constants:
     strip: int
     strip_head_bytes: int
     plane_lanes: int
+    key_group: int
+    key_unit: int
+    value_group: int
+    value_unit: int
     min_head: int
     max_head: int
 

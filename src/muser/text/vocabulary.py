@@ -1,7 +1,7 @@
 """The token list of a file: strings, kinds, and the bytes that each token adds to a text."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,8 +15,6 @@ from muser.text.strings import are_texts
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 KINDS_KEY = "tokenizer.ggml.token_type"
-
-Spelling = Callable[[str], bytes]
 
 _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -34,19 +32,13 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`texts[id]` as the file spells it, `kinds[id]` a `TokenKind`, one byte a token.
-
-    `spelling` is how the texts of normal tokens stand for bytes.
-    """
+    """`texts[id]` as the file spells it, `kinds[id]` a `TokenKind`, one byte a token."""
 
     texts: Sequence[str]
     kinds: bytes
-    spelling: Spelling = unmapped
 
     @classmethod
-    def from_metadata(
-        cls, metadata: Mapping[str, Any], spelling: Spelling = unmapped
-    ) -> "Vocabulary":
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> "Vocabulary":
         """Raises ModelError without a token list, FormatError when the lists disagree."""
         texts = metadata.get(TOKENS_KEY)
         if not are_texts(texts) or not len(texts):
@@ -54,7 +46,7 @@ class Vocabulary:
                 f"This file has no vocabulary ({TOKENS_KEY} is missing or empty).",
                 "Use a GGUF file that was converted together with its tokenizer.",
             )
-        return cls(texts, _read_kinds(metadata.get(KINDS_KEY), len(texts)), spelling)
+        return cls(texts, _read_kinds(metadata.get(KINDS_KEY), len(texts)))
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -74,7 +66,7 @@ class Vocabulary:
         """What `token` adds to a text, not always whole characters; its name if it is special."""
         text, kind = self.texts[token], self.kinds[token]
         if kind == TokenKind.NORMAL:
-            return self.spelling(text)
+            return unmapped(text)
         if kind == TokenKind.UNUSED:
             return b""
         named = _BYTE_NAME.fullmatch(text) if kind == TokenKind.BYTE else None

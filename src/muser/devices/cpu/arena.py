@@ -91,7 +91,7 @@ class Arena:
                 spec,
                 Geometry(spec.window, limits.context, limits.chunk),
                 limits.slots,
-                constants.plane_lanes,
+                constants,
             )
             for spec in graph.caches
         )

@@ -189,10 +189,11 @@ def _append(library: Library) -> int:
     runner = _runner(library, KvAppend("k", "v", 0, "kv"), rows, _Setting(caches=(spec,)))
     _play(runner, rows, np.zeros(1, np.int32))
     runner.close()
-    planes = (runner.caches[0].key, runner.caches[0].value)
+    planes, first = (runner.caches[0].key, runner.caches[0].value), np.zeros(1, np.int64)
     wrong = sum(int(plane.steps[0, 0, 0] != conformance.GRID_STEP) for plane in planes)
     return wrong + sum(
-        conformance.mismatches(codes, plane.codes[0, 0, 0, : row.size]) for plane in planes
+        conformance.mismatches(codes, plane.codes_of(0, first)[0, 0, : row.size])
+        for plane in planes
     )
 
 

@@ -5,6 +5,25 @@
 
 #include "kv.h"
 
+/* What a (row, head) sees of the planes. */
+struct view {
+    const int16_t *key, *value;     /* the head's plane: [capacity][stride] */
+    const int8_t *key_steps, *value_steps;
+    int32_t stride, head_dim;
+    float c;
+};
+
+INLINE struct view view_of(const struct args *a, int32_t row, int32_t head) {
+    int32_t kv = head / (a->heads / a->kv_heads), stride = plane_stride(a);
+    int64_t at = ((int64_t)a->step->slots[row] * a->kv_heads + kv) * a->capacity;
+    struct view v = {a->key + at * stride, a->value + at * stride, a->key_steps + at,
+                     a->value_steps + at, stride, a->head_dim, a->factor};
+    return v;
+}
+
+#if defined(__AVX512VNNI__)
+#include "attention16.h"
+#else
 enum { TOGETHER = 8 }; /* heads that go through the tiles side by side */
 
 /* A query head on its grid. */
@@ -28,14 +47,6 @@ struct sums {
     int started;
 };
 
-/* What a (row, head) sees of the planes. */
-struct view {
-    const int16_t *key, *value;     /* the head's plane: [capacity][stride] */
-    const int8_t *key_steps, *value_steps;
-    int32_t stride, head_dim;
-    float c;
-};
-
 INLINE int32_t floor_to_int(float y) {
     int32_t n = (int32_t)y;
     return n - ((float)n > y);
@@ -44,9 +55,7 @@ INLINE int32_t floor_to_int(float y) {
 /* Shifts below -100 between tiles count as -100. */
 INLINE float tile_factor(int32_t shift) { return two_to(most(shift, -100)); }
 
-#if defined(MUSER_NEON)
-#include "attention4.h"
-#elif defined(__AVX2__)
+#if defined(__AVX2__)
 #include "attention8.h"
 #else
 /* Scores and weights of rows [first, last) of the tile at ring row `at`; 1 if |y| >= 2^22. */
@@ -115,14 +124,6 @@ INLINE void read_query(const struct args *a, int32_t row, int32_t head, struct q
     grid_codes(x, a->head_dim, 20 - ceiling, q->step, q->codes);
 }
 
-INLINE struct view view_of(const struct args *a, int32_t row, int32_t head) {
-    int32_t kv = head / (a->heads / a->kv_heads), stride = plane_stride(a);
-    int64_t at = ((int64_t)a->step->slots[row] * a->kv_heads + kv) * a->capacity;
-    struct view v = {a->key + at * stride, a->value + at * stride, a->key_steps + at,
-                     a->value_steps + at, stride, a->head_dim, a->factor};
-    return v;
-}
-
 /* One query head on its way through the tiles. */
 struct seeker {
     struct query q;
@@ -181,6 +182,7 @@ INLINE void attend_items(const struct args *a, int64_t begin, int64_t end, const
         begin += count;
     }
 }
+#endif
 
 /* Reads x (queries), heads, kv_heads, head_dim, capacity, window, factor (c), planes; writes out.
  * Many rows: whole groups in turn, since later rows see more. Few: heads are shared out evenly. */

@@ -13,8 +13,6 @@
 #include "project_tiles.h"
 #elif defined(__AVX512VNNI__)
 #include "project16.h"
-#elif defined(MUSER_NEON)
-#include "project4.h"
 #elif defined(__AVX2__)
 #include "project8.h"
 #endif
@@ -79,7 +77,7 @@ INLINE void project(enum format f, int32_t bucket, const struct args *a, const s
 #if defined(__AMX_INT8__)
     if (f != GRID && bucket != 1 && bucket != 4) project_tiles(f, a, w);
     else project_packed(f, bucket, a, w);
-#elif PACKED
+#elif defined(__AVX512VNNI__)
     project_packed(f, bucket, a, w);
 #elif defined(__AVX2__)
     if (bucket == 1 || bucket == 4) project_few(f, bucket, a, w);
