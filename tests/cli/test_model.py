@@ -118,13 +118,19 @@ def test_show_refuses_what_is_no_gguf(command: Command, tmp_path: Path) -> None:
 def test_list_shows_catalogue_and_strangers(command: Command, tmp_path: Path) -> None:
     lines = command("model", "list").out.splitlines()
     assert lines[0].split() == ["NAME", "STATE", "SIZE", "WHAT"]
-    assert lines[1].startswith("smollm2-135m  not fetched  93 MB to fetch, 98 MB on disk  Smol")
+    assert lines[1].startswith("smollm2-135m  not fetched  93 MB to fetch, 98 MB on disk    Smol")
+    assert lines[2].startswith("gemma3-270m   not fetched  238 MB to fetch, 253 MB on disk  Gemma")
     models = tmp_path / "home" / "models"
     models.mkdir(parents=True)
     (models / "mine.gguf").write_bytes(bytes(2_000_000))
     with (models / CATALOGUE[0].file).open("wb") as handle:
         handle.truncate(CATALOGUE[0].size)
     lines = command("model", "list").out.splitlines()
-    assert lines[1].startswith("smollm2-135m  here   98 MB on disk  Smol")
-    assert lines[2] == "mine          here   2 MB on disk   mine.gguf"
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["smollm2-135m", "here"],
+        ["gemma3-270m", "not"],
+        ["mine", "here"],
+    ]
+    assert " 98 MB on disk " in lines[1]
+    assert lines[3].split()[2:] == ["2", "MB", "on", "disk", "mine.gguf"]
     assert lines[-1] == f"Models folder: {models}"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
-from muser.cli import doctor, model_list, model_show, model_synth, run, tokenize
+from muser.cli import doctor, model_fetch, model_list, model_show, model_synth, run, tokenize
 from muser.cli.bench import bench_app
 from muser.cli.console import in_two_lines, one_line, prepare
 from muser.cli.kernels import kernels_app
@@ -45,8 +45,9 @@ def build() -> App:
     )
     app.command(run.run)
     app.command(tokenize.tokenize)
-    model = App(name="model", help="List, show and make model files.")
+    model = App(name="model", help="List, fetch, show and make model files.")
     model.command(model_list.list_models, name="list")
+    model.command(model_fetch.fetch)
     model.command(model_show.show)
     model.command(model_synth.synth)
     app.command(model)

@@ -13,7 +13,7 @@ QUARTERS = 4
 LEAST_TOLD = 10_000_000  # bytes: what is smaller is over before a line about it is read
 
 
-def obtained(model: str | None) -> Path:
+def obtained(model: str | None, *, accept_terms: bool = False) -> Path:
     """The file of a model, fetched first with its progress shown when it is not here."""
     from muser.weights.catalogue import DEFAULT, Entry, locate
     from muser.weights.fetch import fetch
@@ -23,6 +23,9 @@ def obtained(model: str | None) -> Path:
         return found
     if found.is_here:
         return found.path
+    from muser.cli.terms import settle  # the question is for a fetch alone
+
+    settle(found, accept_terms)
     if model is None:
         print("No model is on this machine yet.", file=sys.stderr, flush=True)
     with watching("Fetching") as watch:

