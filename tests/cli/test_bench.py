@@ -84,3 +84,13 @@ def test_kernels_are_printed_and_drawn(command, model, tmp_path):
     assert picture.stat().st_size > 10_000
     [(_, record)] = records.read_all(tmp_path / "home" / "records")
     assert record["kind"] == "kernels"
+
+
+def test_a_load_is_printed_with_its_memory(command, model, tmp_path):
+    flags = ("-m", str(model), "-t", "1", "-c", "64", "--repetitions", "1", "--allow-noise")
+    outcome = command("bench", "load", *flags)
+    assert outcome.status == 0, outcome.err
+    assert "muser: load" in outcome.out
+    [(_, record)] = records.read_all(tmp_path / "home" / "records")
+    memory = record["runs"][0]["loads"]["ours"]["memory"]["after"]
+    assert memory["rss"] == memory["file"] + memory["anonymous"]

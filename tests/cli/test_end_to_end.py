@@ -9,7 +9,7 @@ from outcome import Command
 
 from muser import places
 
-ARCHITECTURES = ("llama", "muse-glimmer")
+ARCHITECTURES = ("llama", "muse-glimmer", "gemma3")
 
 
 @pytest.fixture(scope="session")

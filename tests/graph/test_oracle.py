@@ -1,5 +1,6 @@
 """Operators against rational arithmetic and the published digests."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -150,6 +151,16 @@ def test_rope_factors_divide_the_angle_and_not_the_recurrence():
     halved = rope_table(spec, 50, np.array([1, 2, 1, 1], np.float32))
     assert (halved[:, [0, 2, 3]] == plain[:, [0, 2, 3]]).all()
     assert (halved[1:, 1] != plain[1:, 1]).any()
+
+
+def test_linear_scaling_multiplies_the_angle_and_not_the_recurrence():
+    spec = RopeSpec(8, 10000.0, Pairing.HALF_SPLIT)
+    plain, scaled = rope_table(spec, 48), rope_table(replace(spec, scale=0.125), 48)
+    assert (scaled[::8] == plain[:6]).all()
+    assert (scaled[1:, 0] != plain[1:, 0]).any()
+    for scale in (0.0, 1.5, np.nan):
+        with pytest.raises(ModelError, match="leave the integer phase"):
+            rope_table(replace(spec, scale=scale), 4)
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, 2.0**-9, np.nan])

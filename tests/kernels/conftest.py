@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from muser.kernels import Shelf, choose_library, load_library, supported_isas
+from muser.kernels.compiler import isas_of, target_machine
 from muser.places import libraries as library_folder
 
 from .bench import differing, same_bits
@@ -84,7 +85,7 @@ def threads(request):
     return request.param
 
 
-@pytest.fixture(params=("c", "avx2", "avx512", "amx"))
+@pytest.fixture(params=isas_of(target_machine()))
 def library(request, libraries):
     if request.param not in libraries:
         pytest.skip(f"this machine has no {request.param}")

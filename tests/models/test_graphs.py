@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from muser.errors import ModelError
-from muser.graph import Attention, CacheSpec, Pairing, Project, RmsNorm, Rope, Scale, Softcap
+from muser.graph import (
+    Activation,
+    Attention,
+    CacheSpec,
+    GatedAct,
+    Pairing,
+    Project,
+    RmsNorm,
+    Rope,
+    Scale,
+    Softcap,
+)
 from muser.models import build
 
 LLAMA = {
@@ -36,6 +47,21 @@ MUSE = {
     "muse-glimmer.final_logit_softcapping": 20.0,
     "muse-glimmer.vocab_size": 100,
 }
+GEMMA = {
+    "general.architecture": "gemma3",
+    "gemma3.block_count": 13,
+    "gemma3.context_length": 256,
+    "gemma3.embedding_length": 96,
+    "gemma3.feed_forward_length": 192,
+    "gemma3.attention.head_count": 4,
+    "gemma3.attention.head_count_kv": 1,
+    "gemma3.attention.key_length": 32,
+    "gemma3.attention.value_length": 32,
+    "gemma3.attention.layer_norm_rms_epsilon": 1e-6,
+    "gemma3.attention.sliding_window": 8,
+    "gemma3.rope.freq_base": 1000000.0,
+    "gemma3.vocab_size": 100,
+}
 PAIR = np.array([1, 2], np.int32)
 
 
@@ -52,7 +78,7 @@ def written(op):
     return [name for name in names if name]
 
 
-@pytest.mark.parametrize("metadata", [LLAMA, MUSE], ids=["llama", "muse-glimmer"])
+@pytest.mark.parametrize("metadata", [LLAMA, MUSE, GEMMA], ids=["llama", "muse-glimmer", "gemma3"])
 def test_every_row_is_written_before_it_is_read(metadata):
     graph = build(metadata)
     seen: set[str] = set()
@@ -64,7 +90,7 @@ def test_every_row_is_written_before_it_is_read(metadata):
     assert seen == set(graph.rows)
 
 
-@pytest.mark.parametrize("metadata", [LLAMA, MUSE], ids=["llama", "muse-glimmer"])
+@pytest.mark.parametrize("metadata", [LLAMA, MUSE, GEMMA], ids=["llama", "muse-glimmer", "gemma3"])
 def test_projections_fit_their_rows(metadata):
     graph = build(metadata)
     used = set()
@@ -121,6 +147,63 @@ def test_muse_window_base_wins():
     assert graph.ropes["window"].base == 1234.0
 
 
+def gemma(**keys):
+    return GEMMA | {f"gemma3.{key.replace('__', '.')}": value for key, value in keys.items()}
+
+
+def test_gemma_rotates_every_layer_with_one_of_two_bases():
+    graph = build(GEMMA)
+    windows = [8, 8, 8, 8, 8, None]
+    assert [cache.window for cache in graph.caches] == [*windows, *windows, 8]
+    tables = [op.table for op in ops_of(graph, Rope)]
+    assert tables == [
+        name for w in [*windows, *windows, 8] for name in ["window" if w else "full"] * 2
+    ]
+    assert (graph.ropes["window"].base, graph.ropes["full"].base) == (10000.0, 1000000.0)
+    assert {spec.pairing for spec in graph.ropes.values()} == {Pairing.HALF_SPLIT}
+    assert build(gemma(rope__freq_base_swa=77.0)).ropes["window"].base == 77.0
+
+
+def test_gemma_scales_the_embedding_and_the_full_layers_angles():
+    graph = build(gemma(rope__scaling__type="linear", rope__scaling__factor=8.0))
+    assert graph.ops[1] == Scale("stream", "stream", float(np.float32(96**0.5)), "inp_scaled")
+    assert (graph.ropes["window"].scale, graph.ropes["full"].scale) == (1.0, 0.125)
+    assert build(gemma(rope__scale_linear=3.0)).ropes["full"].scale == float(np.float32(1 / 3))
+    assert build(gemma(rope__scaling__type="none", rope__scaling__factor=8.0)) == build(GEMMA)
+    assert build(gemma(rope__scaling__factor=0.0)) == build(GEMMA)
+
+
+def test_gemma_without_a_window_and_with_another_pattern():
+    for none in (
+        build(without(GEMMA, "sliding_window")),
+        build(gemma(attention__sliding_window=0)),
+    ):
+        assert {cache.window for cache in none.caches} == {None}
+        assert set(none.ropes) == {"full"}
+    every = build(gemma(attention__sliding_window_pattern=0))
+    assert {cache.window for cache in every.caches} == {8}
+    assert set(every.ropes) == {"window"}
+    third = build(gemma(attention__sliding_window_pattern=3))
+    assert [cache.window for cache in third.caches][:4] == [8, 8, None, 8]
+
+
+def test_gemma_scales_its_scores_by_the_head_but_for_the_largest_model():
+    assert {op.scale for op in ops_of(build(GEMMA), Attention)} == {32**-0.5}
+    assert {op.scale for op in ops_of(build(gemma(block_count=62)), Attention)} == {24**-0.5}
+
+
+def test_gemma_head_cap_and_activation():
+    graph = build(GEMMA, ["token_embd.weight"])
+    assert ops_of(graph, Project)[-1].weights == ("token_embd.weight",)
+    assert (
+        ops_of(graph, Softcap) == ops_of(build(gemma(final_logit_softcapping=0.0)), Softcap) == []
+    )
+    assert ops_of(build(gemma(final_logit_softcapping=30.0)), Softcap)[0].cap == 30.0
+    assert ops_of(build(GEMMA), Project)[-1].weights == ("output.weight",)
+    assert {op.activation for op in ops_of(graph, GatedAct)} == {Activation.GELU}
+    assert {op.eps for op in ops_of(graph, RmsNorm)} == {1e-6}
+
+
 @pytest.mark.parametrize(
     ("metadata", "word"),
     [
@@ -141,6 +224,16 @@ def test_muse_window_base_wins():
             MUSE | {"muse-glimmer.attention.sliding_window_pattern": np.array([True] * 3)},
             "which layers have a window is not known",
         ),
+        (gemma(rope__scaling__type="yarn"), "'yarn'"),
+        (gemma(rope__scaling__factor=0.5), "'linear' (factor 0.5)"),
+        (gemma(rope__scaling__factor=float("nan")), "'linear' (factor nan)"),
+        (gemma(rope__scaling__factor=1e300), "'linear' (factor 1e+300)"),
+        (gemma(rope__scaling__factor=True), "'linear' (factor True)"),
+        (gemma(rope__scaling__factor=PAIR), "'linear' (factor array"),
+        (gemma(attention__sliding_window=-1), "sliding_window is -1"),
+        (gemma(attention__sliding_window=False), "sliding_window is False"),
+        (gemma(attention__sliding_window_pattern="x"), "which layers have a window"),
+        (gemma(final_logit_softcapping="x"), "softcapping is 'x'"),
         (without(MUSE, "sliding_window"), "sliding_window is missing"),
         (without(MUSE, "logit_scale"), "logit_scale is missing"),
         (MUSE | {"muse-glimmer.rope.scaling.type": "longrope"}, "'longrope'"),

@@ -14,6 +14,7 @@ from muser.text import Tokenizer
 from muser.text.ending import ENDING_NAMES
 from muser.weights import obtain
 from tests.text.llama_cpp import LlamaVocabulary, open_vocabulary
+from tests.text.piece_vocabulary import CONTROLS, LETTERS, USER_DEFINED, piece_metadata
 from tests.text.record import golden_metadata
 from tests.text.samples import PARTS, all_texts
 from tests.text.vocabularies import DATA, read_merges, vocabulary_metadata, write_vocabulary
@@ -60,6 +61,45 @@ def test_bytes_equal_llama_cpp(pair: Pair) -> None:
     assert ours.size == peer.size
     for token in range(ours.size):
         assert ours.token_bytes(token) == peer.token_bytes(token)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["prefix", "bare"])
+def pieces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    metadata = piece_metadata(add_space_prefix=request.param)
+    yield from open_pair(metadata, tmp_path_factory.mktemp("pieces"))
+
+
+piece_texts = st.one_of(
+    st.text(st.sampled_from(LETTERS), max_size=60),
+    st.lists(
+        st.sampled_from([*CONTROLS, *USER_DEFINED, " ", "the ", "\u2581", "é"]), max_size=20
+    ).map("".join),
+    st.text(max_size=40),
+)
+
+
+@pytest.mark.peers
+@settings(
+    max_examples=800, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(text=piece_texts)
+def test_pieces_equal_llama_cpp(pieces: Pair, text: str) -> None:
+    """No name of a control token here can be merged; there alone the two differ."""
+    ours, peer = pieces
+    for special in (False, True):
+        ids = peer.encode(text, special=special)
+        assert ours.encode(text, special=special, bos=False) == ids
+
+
+@pytest.mark.peers
+def test_samples_bytes_and_stops_of_pieces_equal_llama_cpp(pieces: Pair) -> None:
+    ours, peer = pieces
+    for text in all_texts():
+        assert ours.encode(text, bos=False) == peer.encode(text)
+    assert [ours.token_bytes(i) for i in range(ours.size)] == [
+        peer.token_bytes(i) for i in range(peer.size)
+    ]
+    assert ours.stop_ids == peer.stop_ids()
 
 
 @pytest.mark.peers

@@ -163,7 +163,7 @@ def test_half_a_surrogate_pair_is_an_error() -> None:
     ("key", "value", "error"),
     [
         ("model", None, ModelError),
-        ("model", "llama", ModelError),
+        ("model", "bert", ModelError),
         ("model", np.arange(2), ModelError),
         ("pre", None, ModelError),
         ("pre", "mystery", ModelError),

@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from muser.cli import bench_cells, bench_kernels
+from muser.cli import bench_cells, bench_kernels, bench_starts
 
 
 def bench_app() -> App:
@@ -11,5 +11,7 @@ def bench_app() -> App:
     app.command(bench_cells.decode)
     app.command(bench_cells.prefill)
     app.command(bench_cells.batch)
+    app.command(bench_starts.start)
+    app.command(bench_starts.load)
     app.command(bench_kernels.kernels)
     return app

@@ -37,6 +37,11 @@ def number_flag(text: str, *names: str) -> Parameter:
     return Parameter(name=names or None, help=text, group=_WHAT, converter=whole)
 
 
+def text_flag(text: str) -> Parameter:
+    """A flag that is a word."""
+    return Parameter(help=text, group=_WHAT)
+
+
 def _switch(text: str) -> Parameter:
     return Parameter(help=text, group=_GROUP, negative=(), show_default=False)
 

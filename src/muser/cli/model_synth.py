@@ -37,7 +37,9 @@ def synth(
     out: Annotated[Path, Parameter(help="The file to write.")],
     /,
     *,
-    arch: Annotated[str | None, Parameter(help="llama (the default) or muse-glimmer.")] = None,
+    arch: Annotated[
+        str | None, Parameter(help="llama (the default), muse-glimmer or gemma3.")
+    ] = None,
     like: Annotated[
         str | None,
         Parameter(help="A model to take names, shapes and types from: a catalogue name or a file."),

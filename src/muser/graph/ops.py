@@ -181,12 +181,17 @@ Op = (
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """One rotation table. `factors` names a tensor that divides the angles, if there is one."""
+    """One rotation table.
+
+    `factors` names a tensor that divides the angles, if there is one; `scale`, at most 1,
+    multiplies them (linear scaling).
+    """
 
     rotated: int
     base: float
     pairing: Pairing
     factors: str | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

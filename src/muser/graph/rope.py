@@ -62,12 +62,18 @@ def rope_table(spec: RopeSpec, positions: int, factors: F32 | None = None) -> F3
     theta = np.arange(positions, dtype=np.float32)
     for pair in range(spec.rotated // 2):
         angle = theta if factors is None else theta / factors[pair]
+        angle = angle * np.float32(spec.scale)
         table[:, pair, 1], table[:, pair, 0] = sine_and_cosine(angle)
         theta = theta * step
     return table
 
 
 def _check_angles(spec: RopeSpec, factors: F32 | None) -> None:
+    if not 0 < spec.scale <= 1:
+        raise ModelError(
+            f"Angles times {spec.scale:g} would leave the integer phase.",
+            "Linear scaling divides angles by 1 or more.",
+        )
     small = factors is not None and not bool(np.all(factors >= SMALLEST_FACTOR))
     if spec.base < 1 or small:
         what = spec.factors if small else f"The base {spec.base:g}"

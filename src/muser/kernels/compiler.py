@@ -34,12 +34,16 @@ ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
     "avx2": _AVX2,
     "avx512": (*_AVX512, "-mprefer-vector-width=512"),
     "amx": (*_AVX512, "-mamx-tile", "-mamx-int8", "-mprefer-vector-width=512"),
+    "neon": ("-march=armv8.2-a+dotprod", "-DMUSER_NEON"),
+    "neon_i8mm": ("-march=armv8.2-a+dotprod+i8mm", "-DMUSER_NEON"),
 }
 _REMEDIES: Mapping[str, str] = {
     "amx": "AMX needs gcc 11 or clang 11; MUSER_ISA=avx512 does without. ",
+    "neon_i8mm": "SMMLA needs gcc 10 or clang 11; MUSER_ISA=neon does without. ",
 }
 CANDIDATES = ("cc", "clang", "gcc")
 X86_64 = ("x86_64", "amd64")
+ARM64 = ("aarch64", "arm64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,9 @@ def target_machine() -> str:
 
 def isas_of(machine: str) -> tuple[str, ...]:
     """Instruction sets that this kind of machine can have."""
-    return ("c", "avx2", "avx512", "amx") if machine in X86_64 else ("c",)
+    if machine in X86_64:
+        return ("c", "avx2", "avx512", "amx")
+    return ("c", "neon", "neon_i8mm") if machine in ARM64 else ("c",)
 
 
 def _identify(command: tuple[str, ...]) -> Compiler:

@@ -18,7 +18,14 @@ from muser.kernels.shelf import Shelf, Shelved
 from muser.kernels.source import Source, read_source
 
 log = logging.getLogger("muser.kernels")
-ISA_BITS: Mapping[str, int] = {"c": 1, "avx2": 2, "avx512": 4, "amx": 8}
+ISA_BITS: Mapping[str, int] = {
+    "c": 1,
+    "avx2": 2,
+    "avx512": 4,
+    "amx": 8,
+    "neon": 16,
+    "neon_i8mm": 32,
+}
 """`muser_instruction_sets` answers with these, from CPUID; the best one comes last."""
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Container, Mapping
 
 from muser.errors import ModelError
 from muser.graph import Graph
-from muser.models import llama, muse_glimmer
+from muser.models import gemma3, llama, muse_glimmer
 
 Builder = Callable[[Mapping[str, object], Container[str]], Graph]
 
 BUILDERS: Mapping[str, Builder] = {
+    gemma3.ARCHITECTURE: gemma3.build,
     llama.ARCHITECTURE: llama.build,
     muse_glimmer.ARCHITECTURE: muse_glimmer.build,
 }

@@ -10,6 +10,7 @@ from muser.errors import ModelError
 
 MOST_LAYERS = 4096
 MOST_WIDTH = 1 << 20
+MOST_SCALING = 1 << 16
 LEAST_NUMBER, MOST_NUMBER = 2.0**-126, float.fromhex("0x1.fffffep+127")  # normal f32
 
 
@@ -55,9 +56,10 @@ class Keys:
             )
         return float(value)
 
-    def sliding_layers(self, layers: int) -> tuple[bool, ...]:
+    def sliding_layers(self, layers: int, default: int | None = None) -> tuple[bool, ...]:
         """Which layers have a window: a period n (layer i slides iff i mod n < n − 1) or a list."""
         value = self.get("attention.sliding_window_pattern")
+        value = default if value is None else value
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return tuple(value == 0 or i % value < value - 1 for i in range(layers))
         if isinstance(value, np.ndarray) and value.shape == (layers,) and _are_flags(value):
@@ -149,17 +151,37 @@ def read_base(keys: Keys, key: str, default: float) -> float:
 
 
 def refuse_rope_scaling(keys: Keys) -> None:
-    """Only unscaled rotation is implemented (`rope_freqs.weight` is; it carries no key)."""
-    kind = keys.get("rope.scaling.type")
-    factors = [keys.get(f"rope.{key}") for key in ("scaling.factor", "scale_linear")]
-    factor = next((f for f in factors if not _is_one_of(f, None, 0)), None)
+    """For architectures without linear scaling (`rope_freqs.weight` is no scaling: no key)."""
+    kind, factor = _read_scaling(keys)
     unscaled = _is_one_of(kind, "none") or (kind is None and _is_one_of(factor, None, 1))
     if not unscaled:
-        raise ModelError(
-            f"{keys.name('rope.scaling.type')} is {_shown('linear' if kind is None else kind)}"
-            f" (factor {_shown(factor)}), which is not supported.",
-            "Use a file without RoPE scaling; a guess would give wrong text.",
-        )
+        raise _unsupported_scaling(keys, kind, factor)
+
+
+def read_linear_scale(keys: Keys) -> float:
+    """What multiplies the angles: 1 over the factor of linear scaling, in f32 as in llama.cpp."""
+    kind, factor = _read_scaling(keys)
+    if _is_one_of(kind, "none") or (_is_one_of(kind, None, "linear") and factor is None):
+        return 1.0
+    linear = _is_one_of(kind, None, "linear") and not isinstance(factor, bool)
+    if linear and isinstance(factor, int | float) and 1 <= factor <= MOST_SCALING:
+        return float(np.float32(1) / np.float32(factor))
+    raise _unsupported_scaling(keys, kind, factor)
+
+
+def _read_scaling(keys: Keys) -> tuple[object | None, object | None]:
+    """Kind and factor; a factor of 0 means none. The second key is the one of old converters."""
+    factors = [keys.get(f"rope.{key}") for key in ("scaling.factor", "scale_linear")]
+    factor = next((f for f in factors if not _is_one_of(f, None, 0)), None)
+    return keys.get("rope.scaling.type"), factor
+
+
+def _unsupported_scaling(keys: Keys, kind: object, factor: object) -> ModelError:
+    return ModelError(
+        f"{keys.name('rope.scaling.type')} is {_shown('linear' if kind is None else kind)}"
+        f" (factor {_shown(factor)}), which is not supported.",
+        "Use a file without RoPE scaling; a guess would give wrong text.",
+    )
 
 
 def refuse_experts(keys: Keys) -> None:

@@ -1,7 +1,9 @@
 """Byte-level BPE by the `tokenizers` library, built from a file's token list and merges."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,32 +16,49 @@ from tokenizers.pre_tokenizers import Sequence as Chain
 from muser.errors import FormatError, ModelError, UsageError
 from muser.text.bytemap import CHAR_OF
 from muser.text.pretokenizers import PreTokenizer
-from muser.text.strings import are_texts, joined
-from muser.text.vocabulary import TOKENS_KEY
+from muser.text.strings import are_texts, decoded, joined, read_lines, utf8
+from muser.text.vocabulary import TOKENS_KEY, Vocabulary
 
 MERGES_KEY = "tokenizer.ggml.merges"
 
 
-@dataclass(frozen=True, slots=True)
-class Encoder:
-    """Text to ids, without special tokens. `missing`: bytes for which there is no token."""
+@dataclass(frozen=True)
+class BpeEncoder:
+    """Text to ids. `missing`: bytes for which there is no token; `specials` by name."""
 
     library: Library
     missing: frozenset[int]
+    specials: Mapping[str, int]
 
-    def encode(self, text: str) -> list[int]:
-        """Raises UsageError for a character whose bytes the vocabulary lacks."""
-        try:
-            raw = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UsageError(
-                f"The text holds half of a surrogate pair at character {error.start}.",
-                "Decode the text as UTF-16, or remove that character.",
-            ) from error
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Names of special tokens become them if `special`.
+
+        Raises UsageError for a character whose bytes the vocabulary lacks.
+        """
+        pattern = self._special_pattern if special else None
+        if pattern is None:
+            return self._plain(text)
+        ids: list[int] = []
+        # One capture group: every second part is a special token, the others are between them.
+        for place, part in enumerate(pattern.split(text)):
+            if place % 2:
+                ids.append(self.specials[part])
+            elif part:
+                ids += self._plain(part)
+        return ids
+
+    def _plain(self, text: str) -> list[int]:
+        raw = utf8(text)
         if self.missing and not self.missing.isdisjoint(raw):
             raise self._lacking(text)
         ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
         return ids
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str] | None:
+        """Finds the earliest special token, of those that start at one place the longest."""
+        names = sorted(filter(None, self.specials), key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
 
     def _lacking(self, text: str) -> UsageError:
         at = next(i for i, char in enumerate(text) if not self.missing.isdisjoint(char.encode()))
@@ -49,25 +68,23 @@ class Encoder:
         )
 
 
-def build_encoder(texts: Sequence[str], merges: Any, rule: PreTokenizer) -> Encoder:
+def build_bpe(
+    metadata: Mapping[str, Any], vocabulary: Vocabulary, rule: PreTokenizer
+) -> BpeEncoder:
     """The encoder of a token list; raises FormatError for merges that do not fit it."""
-    words = lines(texts)
+    raw, separator = read_lines(vocabulary.texts, TOKENS_KEY)
+    words = decoded(raw, TOKENS_KEY).split(chr(separator))
     ids = dict(zip(words, range(len(words)), strict=True))
     if len(ids) < len(words):
         raise FormatError(
             "Two tokens of this file have the same text.",
             "Fetch the file again or convert the model again.",
         )
-    library = Library(_model(ids, _pairs(merges), rule))
+    library = Library(_model(ids, _pairs(metadata.get(MERGES_KEY)), rule))
     steps: list[Any] = [Split(Regex(pattern), "isolated") for pattern in rule.patterns]
     library.pre_tokenizer = Chain([*steps, ByteLevel(add_prefix_space=False, use_regex=False)])
-    return Encoder(library, frozenset(byte for byte, char in CHAR_OF.items() if char not in ids))
-
-
-def lines(texts: Sequence[str]) -> list[str]:
-    """All strings of an array, decoded at once where none of them holds a line feed."""
-    words = _decoded(joined(texts), TOKENS_KEY).split("\n")
-    return words if len(words) == len(texts) else list(texts)
+    missing = frozenset(byte for byte, char in CHAR_OF.items() if char not in ids)
+    return BpeEncoder(library, missing, vocabulary.specials)
 
 
 def _pairs(merges: Any) -> list[tuple[str, str]]:
@@ -84,19 +101,9 @@ def _pairs(merges: Any) -> list[tuple[str, str]]:
             f"{MERGES_KEY} holds an entry that is not two tokens with one space between.",
             "Fetch the file again or convert the model again.",
         )
-    flat = _decoded(blob[:-1].tobytes(), MERGES_KEY).replace(" ", "\n").split("\n")
+    flat = decoded(blob[:-1].tobytes(), MERGES_KEY).replace(" ", "\n").split("\n")
     pairs = list(zip(flat[::2], flat[1::2], strict=True))
     return pairs if len(set(pairs)) == len(pairs) else list(dict.fromkeys(pairs))
-
-
-def _decoded(raw: bytes, key: str) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError(
-            f"{key} holds an entry that is not UTF-8.",
-            "Fetch the file again or convert the model again.",
-        ) from error
 
 
 def _alternate(spaces: "np.ndarray[Any, Any]", ends: "np.ndarray[Any, Any]") -> bool:

@@ -1,35 +1,41 @@
 """The tokenizer of a GGUF file: text to ids and ids to bytes, from its metadata alone."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from muser.errors import FormatError, ModelError
+from muser.text.bytemap import unmapped
 from muser.text.digest import metadata_digest
 from muser.text.ending import stop_ids
+from muser.text.pieces import PREFIX_KEY, PieceRule, build_pieces, unspaced
 from muser.text.pretokenizers import PRE_KEY, PreTokenizer, find_pretokenizer
 from muser.text.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from muser.text.bpe import Encoder
-
 MODEL_KEY = "tokenizer.ggml.model"
 ADD_BOS_KEY = "tokenizer.ggml.add_bos_token"
+_PIECE_IDS = {"bos": 1, "eos": 2}  # llama.cpp's for a SentencePiece file without the keys
+
+
+class Encoder(Protocol):
+    """Text to ids; each kind of tokenizer has its own."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of `text`; names of special tokens become them if `special`."""
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Byte-level BPE with the tokens, merges and flags of one file.
+    """Byte-level BPE or SentencePiece with the tokens, merges or scores, and flags of one file.
 
-    Reading it is cheap; the merges are built into an encoder when text is first encoded. One
-    tokenizer may serve several threads. `adds_bos` is the file's own wish.
+    Reading it is cheap; an encoder is built when text is first encoded. One tokenizer may serve
+    several threads. `adds_bos` is the file's own wish.
     """
 
     metadata: Mapping[str, Any]
     vocabulary: Vocabulary
-    rule: PreTokenizer
+    rule: PreTokenizer | PieceRule
     bos_id: int | None
     eos_id: int | None
     stop_ids: frozenset[int]
@@ -42,11 +48,12 @@ class Tokenizer:
         Raises ModelError for a kind of tokenizer that is not supported, FormatError for keys that
         contradict one another.
         """
-        _check_model(metadata.get(MODEL_KEY))
-        rule = find_pretokenizer(metadata.get(PRE_KEY))
-        vocabulary = Vocabulary.from_metadata(metadata)
+        rule = _read_rule(metadata)
+        has_pieces = isinstance(rule, PieceRule)
+        vocabulary = Vocabulary.from_metadata(metadata, unspaced if has_pieces else unmapped)
+        defaults = _PIECE_IDS if has_pieces else {}
         bos, eos, eot = (
-            _read_id(metadata, f"tokenizer.ggml.{name}_token_id", len(vocabulary))
+            _read_id(metadata, name, len(vocabulary), defaults.get(name))
             for name in ("bos", "eos", "eot")
         )
         adds_bos = _read_flag(metadata, ADD_BOS_KEY, rule.adds_bos)
@@ -72,10 +79,11 @@ class Tokenizer:
         """Ids of `text`.
 
         `special`: the names of special tokens inside the text become those tokens; else they are
-        text like any other. `bos`: put the first token in front, None for what the file wants; it
+        text like any other, except that SentencePiece has user-defined tokens for text (line
+        feeds, tags). `bos`: put the first token in front, None for what the file wants; it
         is never put there twice. Raises UsageError for a character that has no token.
         """
-        ids = self._with_specials(text) if special else self._encoder.encode(text)
+        ids = self._encoder.encode(text, special=special)
         if self.adds_bos if bos is None else bos:
             if self.bos_id is None:
                 raise ModelError(
@@ -103,45 +111,33 @@ class Tokenizer:
             return b""
         return self.token_bytes(token)
 
-    def _with_specials(self, text: str) -> list[int]:
-        pattern = self._special_pattern
-        if pattern is None:
-            return self._encoder.encode(text)
-        ids: list[int] = []
-        # One capture group: every second part is a special token, the others are between them.
-        for place, part in enumerate(pattern.split(text)):
-            if place % 2:
-                ids.append(self.vocabulary.specials[part])
-            elif part:
-                ids += self._encoder.encode(part)
-        return ids
-
     @cached_property
-    def _encoder(self) -> "Encoder":
-        from muser.text.bpe import MERGES_KEY, build_encoder  # costly import, needed by few
+    def _encoder(self) -> Encoder:
+        if isinstance(self.rule, PieceRule):
+            return build_pieces(self.metadata, self.vocabulary, self.rule)
+        from muser.text.bpe import build_bpe  # costly import, needed by few
 
-        return build_encoder(self.vocabulary.texts, self.metadata.get(MERGES_KEY), self.rule)
-
-    @cached_property
-    def _special_pattern(self) -> re.Pattern[str] | None:
-        """Finds the earliest special token, of those that start at one place the longest."""
-        names = sorted(filter(None, self.vocabulary.specials), key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
+        return build_bpe(self.metadata, self.vocabulary, self.rule)
 
 
-def _check_model(model: object) -> None:
-    if not isinstance(model, str) or model != "gpt2":
-        what = "is missing" if model is None else f"is {model!r}"
-        raise ModelError(
-            f"This file's kind of tokenizer is not supported ({MODEL_KEY} {what}).",
-            "Use a model with a byte-level BPE tokenizer (gpt2).",
-        )
+def _read_rule(metadata: Mapping[str, Any]) -> PreTokenizer | PieceRule:
+    model = metadata.get(MODEL_KEY)
+    if isinstance(model, str) and model == "gpt2":
+        return find_pretokenizer(metadata.get(PRE_KEY))
+    if isinstance(model, str) and model == "llama":
+        return PieceRule(_read_flag(metadata, PREFIX_KEY, True))
+    what = "is missing" if model is None else f"is {model!r}"
+    raise ModelError(
+        f"This file's kind of tokenizer is not supported ({MODEL_KEY} {what}).",
+        "Use a model with a byte-level BPE tokenizer (gpt2) or SentencePiece's (llama).",
+    )
 
 
-def _read_id(metadata: Mapping[str, Any], key: str, size: int) -> int | None:
+def _read_id(metadata: Mapping[str, Any], name: str, size: int, default: int | None) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
     value = metadata.get(key)
     if value is None:
-        return None
+        return None if default is None or default >= size else default
     if type(value) is not int or not 0 <= value < size:
         raise FormatError(
             f"{key} is {value!r}, not a token of this file (0 to {size - 1}).",

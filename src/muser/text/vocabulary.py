@@ -1,7 +1,7 @@
 """The token list of a file: strings, kinds, and the bytes that each token adds to a text."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,6 +15,8 @@ from muser.text.strings import are_texts
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 KINDS_KEY = "tokenizer.ggml.token_type"
+
+Spelling = Callable[[str], bytes]
 
 _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -32,13 +34,19 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`texts[id]` as the file spells it, `kinds[id]` a `TokenKind`, one byte a token."""
+    """`texts[id]` as the file spells it, `kinds[id]` a `TokenKind`, one byte a token.
+
+    `spelling` is how the texts of normal tokens stand for bytes.
+    """
 
     texts: Sequence[str]
     kinds: bytes
+    spelling: Spelling = unmapped
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any]) -> "Vocabulary":
+    def from_metadata(
+        cls, metadata: Mapping[str, Any], spelling: Spelling = unmapped
+    ) -> "Vocabulary":
         """Raises ModelError without a token list, FormatError when the lists disagree."""
         texts = metadata.get(TOKENS_KEY)
         if not are_texts(texts) or not len(texts):
@@ -46,7 +54,7 @@ class Vocabulary:
                 f"This file has no vocabulary ({TOKENS_KEY} is missing or empty).",
                 "Use a GGUF file that was converted together with its tokenizer.",
             )
-        return cls(texts, _read_kinds(metadata.get(KINDS_KEY), len(texts)))
+        return cls(texts, _read_kinds(metadata.get(KINDS_KEY), len(texts)), spelling)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -66,7 +74,7 @@ class Vocabulary:
         """What `token` adds to a text, not always whole characters; its name if it is special."""
         text, kind = self.texts[token], self.kinds[token]
         if kind == TokenKind.NORMAL:
-            return unmapped(text)
+            return self.spelling(text)
         if kind == TokenKind.UNUSED:
             return b""
         named = _BYTE_NAME.fullmatch(text) if kind == TokenKind.BYTE else None

@@ -30,6 +30,8 @@ MODELS = [
     ("llama", "bf16"),
     ("muse-glimmer", "census"),  # Q4_K, Q5_K and Q6_K, shrunk by SMALL
     ("muse-glimmer", "f32"),
+    ("gemma3", "census"),  # Q8_0, Q5_0, Q4_K and Q6_K in one file, one KV head of 256
+    ("gemma3", "f32"),
 ]
 SMALL = {
     "layers": 8, "width": 256, "ffn": 768, "heads": 16, "kv_heads": 2, "head_dim": 32,
@@ -43,6 +45,8 @@ def model(request, tmp_path_factory):
     architecture, kind = request.param
     path = tmp_path_factory.mktemp("same-bits") / f"{architecture}-{kind}.gguf"
     sizes = SMALL if kind == "census" else {}
+    if sizes and architecture == "gemma3":
+        sizes = {**SMALL, "layers": 7, "heads": 4, "kv_heads": 1, "head_dim": 256}
     synthesise(path, architecture=architecture, weights=kind, seed=11, **sizes)
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)

@@ -13,13 +13,15 @@ from muser.models import build
 from muser.models.synth import plan_synthesis, synthesise
 from muser.models.synth.shape import WEIGHTS
 
-ARCHITECTURES = ("llama", "muse-glimmer")
+ARCHITECTURES = ("llama", "muse-glimmer", "gemma3")
 TINY = {"layers": 4, "width": 256, "ffn": 768, "heads": 8, "head_dim": 32, "vocabulary": 320}
 
 # SHA-256 of whole files: the same on every machine, Python and NumPy.
 GOLDENS = {
     ("llama", "q8_0"): "d855feeffd14443b7dfa32dfb4abf46ad80799e319365f73d583ce4e6c1beae7",
     ("muse-glimmer", "q8_0"): "2033821ae6a83566bcf45095642c61e6b6a69d78ec7f7255e285d742440019bf",
+    ("gemma3", "q8_0"): "3251256d9c6ff1d895a0d1fe00528876220c9c098d73283860f57ebd6b3b8266",
+    ("gemma3", "census"): "003cc8dd7a7a2ac3d170bfbd5068c311c578e09fa84f211e4c7375f1d2469bce",
     ("llama", "f32"): "0d9566dcb5614f98be219878fb8f5956fe4acc12512e7f375257815dd7de6185",
     ("muse-glimmer", "q6_k"): "09a5ad9b5dcf369c21d7410b4cbfd3558020dccb618e9db6961f864f859b277a",
     ("muse-glimmer", "census"): "4a887a0ba62d4c7b25d09251de9d96ce80f5295e8deff8224cc65bfd73304ede",
@@ -67,6 +69,14 @@ def test_the_census_of_the_released_file() -> None:
     assert six == [*range(6), *range(8, 45, 3), *range(45, 52)]
     values = [i for i in range(52) if tensors[f"blk.{i}.attn_v.weight"].type is BlockType.Q6_K]
     assert values == six
+
+
+def test_the_census_of_the_released_gemma() -> None:
+    layout = plan_synthesis(architecture="gemma3", weights="census").layout
+    counts = {"F32": 109, "Q5_0": 81, "Q4_K": 27, "Q8_0": 10, "Q6_K": 9}
+    assert Counter(info.type.name for info in layout.tensors) == counts
+    assert layout.size - layout.data_offset == 253_113_024 - 6_525_120
+    assert "output.weight" not in {info.name for info in layout.tensors}
 
 
 def test_a_twin_has_the_census_and_metadata_of_its_file(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ PIECES_OF_THEN_THE = {  # fewer with more merges
     ("muse-glimmer", 264): 8,
     ("muse-glimmer", 320): 6,
     ("muse-glimmer", 5000): 4,
+    ("gemma3", 266): 8,
+    ("gemma3", 320): 7,
+    ("gemma3", 5000): 4,
 }
 
 
@@ -58,6 +61,16 @@ def test_the_full_vocabulary_has_the_released_ids() -> None:
     kinds = metadata["tokenizer.ggml.token_type"]
     assert isinstance(kinds, np.ndarray)
     assert np.flatnonzero(kinds == 3).tolist() == list(range(200000, 202048))
+
+
+def test_pieces_stand_in_the_order_of_their_scores() -> None:
+    metadata = make_vocabulary("gemma3", 2000)
+    tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
+    assert len(set(tokens)) == len(scores) == 2000
+    assert np.bincount(metadata["tokenizer.ggml.token_type"]).tolist() == [0, 1735, 0, 6, 3, 0, 256]
+    normal = np.array(metadata["tokenizer.ggml.token_type"]) == 1
+    assert np.diff(scores[normal]).max() < 0
+    assert [metadata[f"tokenizer.ggml.{role}_token_id"] for role in ("bos", "eos")] == [2, 1]
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:

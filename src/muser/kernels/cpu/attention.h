@@ -55,7 +55,9 @@ INLINE int32_t floor_to_int(float y) {
 /* Shifts below -100 between tiles count as -100. */
 INLINE float tile_factor(int32_t shift) { return two_to(most(shift, -100)); }
 
-#if defined(__AVX2__)
+#if defined(MUSER_NEON)
+#include "attention4.h"
+#elif defined(__AVX2__)
 #include "attention8.h"
 #else
 /* Scores and weights of rows [first, last) of the tile at ring row `at`; 1 if |y| >= 2^22. */

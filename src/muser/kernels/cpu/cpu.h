@@ -1,11 +1,12 @@
-/* What this processor and its system can run, from CPUID and XGETBV bits, never from its name. */
+/* What this processor and its system can run, never from its name: CPUID and XGETBV bits, on ARM the
+ * bits that Linux hands every process, or what macOS answers by the feature's name. */
 #ifndef CPU_H
 #define CPU_H
 
 #include "muser.h"
 
 /* `muser_instruction_sets` answers with these. */
-enum { HAS_C = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_AMX = 8 };
+enum { HAS_C = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_AMX = 8, HAS_NEON = 16, HAS_NEON_I8MM = 32 };
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -59,8 +60,33 @@ static void identify(uint32_t out[4]) {
     out[0] = zero.b, out[1] = zero.d, out[2] = zero.c, out[3] = one.a;
 }
 #else
-static uint32_t sets_beyond_c(void) { return 0; }
 static void identify(uint32_t out[4]) { (void)out; }
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+
+/* `neon` is Advanced SIMD, which every such processor has, with SDOT. */
+static uint32_t sets_beyond_c(void) {
+    enum { ASIMDDP = 1 << 20, I8MM = 1 << 13 }; /* of AT_HWCAP and AT_HWCAP2 */
+    if (!(getauxval(AT_HWCAP) & ASIMDDP)) return 0;
+    return getauxval(AT_HWCAP2) & I8MM ? HAS_NEON | HAS_NEON_I8MM : HAS_NEON;
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static int answers_yes(const char *feature) {
+    int32_t value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname(feature, &value, &size, NULL, 0) == 0 && value == 1;
+}
+
+static uint32_t sets_beyond_c(void) {
+    if (!answers_yes("hw.optional.arm.FEAT_DotProd")) return 0;
+    return answers_yes("hw.optional.arm.FEAT_I8MM") ? HAS_NEON | HAS_NEON_I8MM : HAS_NEON;
+}
+#else
+static uint32_t sets_beyond_c(void) { return 0; }
+#endif
 #endif
 
 /* Which processor this is; all zero where no instruction tells. */

@@ -21,12 +21,16 @@
 #if defined(__AVX2__) && !defined(__FMA__)
 #error "AVX2 without FMA is refused"
 #endif
+/* A flag of ours says so, not the compiler: some take these instructions for granted everywhere. */
+#if defined(MUSER_NEON) && !defined(__ARM_FEATURE_DOTPROD)
+#error "NEON without its dot products is refused"
+#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 /* Sets whose weights are packed (pack.h) and whose quantised rows are bytes (rows.h). */
-#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#if defined(__AVX512VNNI__) || defined(MUSER_NEON)
 #define PACKED 1
 #define AVX2_LANES 0
 #elif defined(__AVX2__)

@@ -13,6 +13,8 @@
 #include "project_tiles.h"
 #elif defined(__AVX512VNNI__)
 #include "project16.h"
+#elif defined(MUSER_NEON)
+#include "project4.h"
 #elif defined(__AVX2__)
 #include "project8.h"
 #endif
@@ -77,7 +79,7 @@ INLINE void project(enum format f, int32_t bucket, const struct args *a, const s
 #if defined(__AMX_INT8__)
     if (f != GRID && bucket != 1 && bucket != 4) project_tiles(f, a, w);
     else project_packed(f, bucket, a, w);
-#elif defined(__AVX512VNNI__)
+#elif PACKED
     project_packed(f, bucket, a, w);
 #elif defined(__AVX2__)
     if (bucket == 1 || bucket == 4) project_few(f, bucket, a, w);

@@ -53,8 +53,10 @@ class Sizes:
 # stream's, an FFN width that is no power of two. K-quants ask for multiples of 256.
 _TINY = Sizes(4, 64, 160, 4, 2, 32, 320, 8, 1024)
 _TINY_K = Sizes(4, 256, 768, 16, 2, 32, 320, 8, 1024)
+_GEMMA_LAYERS = 7  # one turn of its pattern 5:1, and one layer with a window more
 _FULL: Mapping[str, Sizes] = {
     "muse-glimmer": Sizes(52, 6656, 19968, 32, 2, 128, 202048, 2048, 131072),  # the released file's
+    "gemma3": Sizes(18, 640, 2048, 4, 1, 256, 262144, 512, 32768),  # 270M
     "llama": Sizes(16, 2048, 8192, 32, 8, 64, 128256, 0, 131072),  # Llama 3.2 1B
 }
 
@@ -75,6 +77,8 @@ def choose_sizes(architecture: str, weights: str, overrides: Mapping[str, int | 
             f"Choose one of {', '.join(kind.name for kind in WEIGHTS.values())}, or {CENSUS}.",
         )
     preset = _TINY_K if weights.endswith("_k") else _TINY
+    if architecture == "gemma3":
+        preset = replace(preset, layers=_GEMMA_LAYERS)
     preset = _FULL[architecture] if weights == CENSUS else preset
     given = {name: value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
@@ -119,6 +123,12 @@ def _own_keys(architecture: str, sizes: Sizes) -> dict[str, Value]:
             "logit_scale": float(np.float32(0.1961161345243454)),
             "final_logit_softcapping": 20.0,
         }
+    if architecture == "gemma3":
+        return keys | {
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.sliding_window": sizes.window,
+            "rope.freq_base": 1000000.0,
+        }
     return keys | {
         "rope.freq_base": 10000.0,
         "rope.dimension_count": sizes.head_dim,
@@ -134,12 +144,26 @@ def choose_type(
         return BlockType.F32
     if weights != CENSUS:
         return WEIGHTS[weights]
+    if architecture == "gemma3":
+        return _choose_gemma_type(name, layers)
     if name == "output.weight":
         return BlockType.Q5_K if architecture == "muse-glimmer" else BlockType.Q6_K
     if name.endswith(("attn_v.weight", "ffn_down.weight")):
         layer = int(name.split(".")[1])
         return BlockType.Q6_K if _has_more_bits(layer, layers) else BlockType.Q4_K
     return BlockType.Q4_K
+
+
+def _choose_gemma_type(name: str, layers: int) -> BlockType:
+    """Rows of 640 hold no K-quants: llama.cpp's substitutes, as in the released 270M file."""
+    if name == "token_embd.weight":
+        return BlockType.Q8_0
+    more = _has_more_bits(int(name.split(".")[1]), layers)
+    if name.endswith("ffn_down.weight"):
+        return BlockType.Q6_K if more else BlockType.Q4_K
+    if name.endswith("attn_output.weight"):
+        return BlockType.Q4_K
+    return BlockType.Q8_0 if more and name.endswith("attn_v.weight") else BlockType.Q5_0
 
 
 def _has_more_bits(layer: int, layers: int) -> bool:

@@ -32,6 +32,8 @@ from muser.models.synth.noise import Pools, random_bytes
 from muser.models.synth.shape import choose_sizes, choose_type, make_metadata
 
 MUSE_HEAD_POWER = 2  # undoes the logit scale of about 1/5
+GEMMA_HEAD_POWER = -6  # of the embedding, which is the head too: a stream full of it repeats itself
+GEMMA_OUTPUT_NORM = 64.0  # gives the logits back what the embedding lost
 MUSE_QUERY_NORM = 3.87  # what the released model multiplies Q by
 MOST_HEAD_SCALE = 1 << 10
 
@@ -103,6 +105,8 @@ class Synthesis:
         if name.endswith(".bias"):
             return noise / np.float32(1024)
         centre = np.float32(0.5 if ".post_" in name else 1.0)
+        if self.architecture == "gemma3" and name == "output_norm.weight":
+            centre = np.float32(GEMMA_OUTPUT_NORM)
         return centre + noise * (centre / np.float32(512))
 
 
@@ -122,7 +126,8 @@ def plan_synthesis(
     weights = weights.lower()
     chosen = choose_sizes(architecture, weights, sizes)
     metadata = make_metadata(architecture, weights, chosen, seed)
-    table = build(metadata).weights
+    tied = architecture == "gemma3"  # released files have no head of their own
+    table = build(metadata, () if tied else None).weights
     plans = [
         TensorPlan(name, shape, choose_type(architecture, weights, name, shape, chosen.layers))
         for name, shape in table.items()
@@ -199,5 +204,5 @@ def _head_power(architecture: str, head_scale: int) -> int:
             f"A head scale of {head_scale} is not a power of two up to {MOST_HEAD_SCALE}.",
             "Give 1, 2, 4, 8, 16 or so.",
         )
-    own = MUSE_HEAD_POWER if architecture == "muse-glimmer" else 0
-    return own + head_scale.bit_length() - 1
+    own = {"muse-glimmer": MUSE_HEAD_POWER, "gemma3": GEMMA_HEAD_POWER}
+    return own.get(architecture, 0) + head_scale.bit_length() - 1

@@ -1,0 +1,125 @@
+"""`muser bench start`: the wall time of `muser run -n 1`, the whole process, cold and warm.
+
+Cold: nothing is on the shelf, so the kernels are compiled (and weights packed, where they are).
+Warm: a second and later run. The model's file is in the page cache either way.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from muser import places
+from muser.bench.identity import build_identity
+from muser.bench.lock import alone
+from muser.bench.look import Look, recorded
+from muser.bench.ours import MuserSide
+from muser.bench.session import Say, tokenizer_of
+from muser.bench.spread import Spread
+from muser.errors import DeviceError, WrongTokens
+
+PROMPT = "The capital of France is"
+Runs = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The prompt's ids and the first choice after them, by the reference."""
+
+    prompt_ids: tuple[int, ...]
+    token: int
+
+    def require(self, said: Mapping[str, Any]) -> None:
+        """Raises `WrongTokens` for any other answer."""
+        if (tuple(said["prompt_ids"]), said["ids"]) != (self.prompt_ids, [self.token]):
+            raise WrongTokens(
+                f"`muser run -n 1` answered {said['ids']}, the reference [{self.token}].",
+                "No time is told for wrong tokens; this is a defect of Muser, please report it.",
+            )
+
+
+def timed_process(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Wall nanoseconds and standard output. Raises `DeviceError` if it fails."""
+    start = perf_counter_ns()
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    took = perf_counter_ns() - start
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-2:] or [f"status {done.returncode}"]
+        raise DeviceError(f"`muser run` failed: {' '.join(last)}", "Run it by hand to see why.")
+    return took, done.stdout
+
+
+def run_start(
+    model: Path,
+    repetitions: int,
+    reference: str,
+    *,
+    run: Runs = timed_process,
+    say: Say = lambda line: None,
+    look: Look | None = None,
+) -> dict[str, Any]:
+    """The record of cold and warm starts, five words in and one token out."""
+    with alone(places.home()):
+        say(f"Reference run ({reference}).")
+        ids = tokenizer_of(model)(PROMPT)
+        with MuserSide(isa=reference, name="the reference") as side:
+            side.load(model, threads=1, context=len(ids) + 1)
+            expected = Expected(tuple(ids), side.greedy(ids, 1)[0][0])
+
+        def body() -> dict[str, Any]:
+            return {"runs": [_starts(model, repetitions, expected, run, say)]}
+
+        record = recorded("start", model, body, look)
+    return {**record, "repetitions": repetitions}
+
+
+def _starts(
+    model: Path, repetitions: int, expected: Expected, run: Runs, say: Say
+) -> dict[str, Any]:
+    flags = ("--raw", "-m", str(model.absolute()), "-n", "1", "--json", PROMPT)
+    command = (sys.executable, "-m", "muser", "run", *flags)
+    said: dict[str, Any] = {}
+
+    def once(home: str) -> int:
+        took, output = run(command, {"MUSER_HOME": home})
+        said.update(json.loads(output))
+        expected.require(said)
+        return took
+
+    cold = []
+    for number in range(repetitions):
+        say(f"cold start {number + 1} of {repetitions}")
+        with tempfile.TemporaryDirectory(prefix="muser-start-") as home:
+            cold.append(once(home))
+    say("warm starts")
+    with tempfile.TemporaryDirectory(prefix="muser-start-") as home:
+        once(home)
+        warm = [once(home) for _ in range(repetitions)]
+    libraries = said["libraries"]
+    ours = {**build_identity(), "libraries": libraries, "instruction_sets": sorted(libraries)}
+    return {"sides": {"ours": ours}, "cold": told(cold), "warm": told(warm)}
+
+
+def told(ns: Sequence[int]) -> dict[str, Any]:
+    """A spread of wall times, for a record."""
+    spread = Spread.of(ns)
+    return {
+        "ns": list(spread.ns),
+        "median_ns": spread.median,
+        "least_ns": spread.least,
+        "most_ns": spread.most,
+        "cv": round(spread.cv, 6),
+    }
