@@ -13,7 +13,6 @@ pick AMX where there is AMX: gcc 12 then builds a library that crashes on quanti
 """
 
 import argparse
-import hashlib
 import os
 import platform
 import shutil
@@ -22,58 +21,34 @@ import sys
 import venv
 from pathlib import Path
 
-from muser import places
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from peers import building
+from peers.building import SWITCHES, PeerError
 
 VERSION = "0.3.36"
 REQUIREMENT = f"llama-cpp-python=={VERSION}"
 SOURCE_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 WORKER = Path(__file__).with_name("llama_worker.py")
-# ggml's switch and the /proc/cpuinfo flags that must all be there.
-SWITCHES = {
-    "GGML_AVX": ("avx",),
-    "GGML_AVX2": ("avx2",),
-    "GGML_FMA": ("fma",),
-    "GGML_F16C": ("f16c",),
-    "GGML_BMI2": ("bmi2",),
-    "GGML_AVX512": ("avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"),
-    "GGML_AVX512_VBMI": ("avx512vbmi",),
-    "GGML_AVX512_VNNI": ("avx512_vnni",),
-    "GGML_AVX512_BF16": ("avx512_bf16",),
-}
-
-
-class PeerError(Exception):
-    """The peer is missing or cannot be built; the message says what to do."""
 
 
 def cmake_arguments(cpu_flags: frozenset[str]) -> str:
-    """The switches of an x86 build for a CPU with these flags.
-
-    AVX-512 extensions count only with their base, since ggml compiles them in pairs.
-    """
-    on = {name for name, needed in SWITCHES.items() if cpu_flags.issuperset(needed)}
-    if "GGML_AVX512" not in on:
-        on = {name for name in on if not name.startswith("GGML_AVX512")}
-    switches = [f"-D{name}={'ON' if name in on else 'OFF'}" for name in SWITCHES]
-    return " ".join(["-DGGML_NATIVE=OFF", *switches, "-DLLAVA_BUILD=OFF"])
+    """CMAKE_ARGS of an x86 build for a CPU with these flags."""
+    return " ".join([*building.ggml_switches(cpu_flags, SWITCHES), "-DLLAVA_BUILD=OFF"])
 
 
 def host_arguments() -> str:
     """CMAKE_ARGS for this machine; off Linux on x86, ggml's own defaults."""
-    information = Path("/proc/cpuinfo")
-    if platform.machine() not in ("x86_64", "AMD64") or not information.exists():
-        return "-DLLAVA_BUILD=OFF"
-    line = next(line for line in information.read_text().splitlines() if line.startswith("flags"))
-    return cmake_arguments(frozenset(line.split(":")[1].split()))
+    flags = building.host_flags()
+    return "-DLLAVA_BUILD=OFF" if flags is None else cmake_arguments(flags)
 
 
 def folder() -> Path:
     """Where this machine's build lives, whether or not it is there yet."""
-    said = "\n".join(
-        [REQUIREMENT, host_arguments(), platform.platform(), platform.python_version()]
+    name = building.key(
+        REQUIREMENT, host_arguments(), platform.platform(), platform.python_version()
     )
-    key = hashlib.sha256(said.encode()).hexdigest()[:16]
-    return places.home() / "peers" / f"llama-cpp-python-{VERSION}-{key}"
+    return building.shelf() / f"llama-cpp-python-{VERSION}-{name}"
 
 
 def python() -> Path:
@@ -104,7 +79,7 @@ def install(wheel: Path | None = None, *, here: bool = False) -> Path:
     if not here:
         venv.create(kept / "venv", with_pip=True)
         interpreter = _python_of(kept / "venv")
-    _pip(interpreter, "install", "--quiet", str(built))
+    building.pip(REQUIREMENT, interpreter, "install", "--quiet", str(built))
     return interpreter
 
 
@@ -112,12 +87,13 @@ def _build(kept: Path) -> Path:
     """Compile, with the arguments beside the wheel."""
     arguments = host_arguments()
     (kept / "cmake_args.txt").write_text(arguments + "\n")
-    print(f"building {REQUIREMENT} with {arguments}", file=sys.stderr, flush=True)
+    building.told(f"building {REQUIREMENT} with {arguments}")
     pinned = kept / "requirements.txt"
     pinned.write_text(f"{REQUIREMENT} --hash=sha256:{SOURCE_SHA256}\n")
     flags = ["--no-deps", "--no-binary", "llama-cpp-python", "--no-cache-dir", "--require-hashes"]
     paths = ["-w", str(kept), "-r", str(pinned)]
-    _pip(Path(sys.executable), "wheel", *flags, *paths, CMAKE_ARGS=arguments)
+    python = Path(sys.executable)
+    building.pip(REQUIREMENT, python, "wheel", *flags, *paths, CMAKE_ARGS=arguments)
     built = _kept_wheel(kept)
     assert built is not None
     return built
@@ -125,20 +101,6 @@ def _build(kept: Path) -> Path:
 
 def _kept_wheel(kept: Path) -> Path | None:
     return next(kept.glob(f"llama_cpp_python-{VERSION}-*.whl"), None)
-
-
-def _pip(interpreter: Path, *arguments: str, **environment: str) -> None:
-    done = subprocess.run(
-        [str(interpreter), "-m", "pip", *arguments],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        tail = "\n".join(done.stdout.splitlines()[-30:])
-        raise PeerError(f"pip {arguments[0]} failed for {REQUIREMENT}; its last lines:\n{tail}")
 
 
 def _python_of(environment: Path) -> Path:

@@ -1,5 +1,6 @@
-"""The switches of the peer's build follow the CPU's flags."""
+"""The switches of a peer's build follow the CPU's flags."""
 
+from peers.building import CLANG_SWITCHES, ggml_switches
 from peers.llama_cpp_python import SWITCHES, cmake_arguments
 
 AVX2 = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
@@ -24,3 +25,14 @@ def test_each_set_needs_its_flags() -> None:
 
 def test_extensions_of_avx512_need_their_base() -> None:
     assert "GGML_AVX512_VNNI" not in switched_on(AVX2 | {"avx512_vnni", "avx512f"})
+
+
+def test_amx_is_for_clang_and_needs_tiles_and_avx512() -> None:
+    def amx(flags: frozenset[str]) -> set[str]:
+        return {word for word in ggml_switches(flags, CLANG_SWITCHES) if "AMX" in word}
+
+    tiles = AVX512 | {"amx_tile", "amx_int8"}
+    on = {"-DGGML_AMX_TILE=ON", "-DGGML_AMX_INT8=ON", "-DGGML_AMX_BF16=OFF"}
+    off = {word.replace("=ON", "=OFF") for word in on}
+    assert amx(tiles) == on
+    assert amx(tiles - {"amx_tile"}) == amx(tiles - {"avx512bw"}) == off
