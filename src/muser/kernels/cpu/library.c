@@ -35,16 +35,24 @@ PROJECT(q5_k, Q5_K)
 PROJECT(q6_k, Q6_K)
 PROJECT(grid, GRID)
 
-/* Row-major up to 4 rows, then panels where the instruction set has lanes for them. */
+#if PACKED
+enum { TOGETHER_ABOVE_4 = TILED };
+#define quantise quantise_bytes
+#else
+enum { TOGETHER_ABOVE_4 = LANED };
+#define quantise quantise_rows
+#endif
+
+/* Row-major up to 4 rows, then panels or tiles of rows where the instruction set has them. */
 #define QUANTISE(name, call_with_panel)                                          \
     PIPELINE(name##_1, enum { panel = 0 }; call_with_panel)                      \
     PIPELINE(name##_4, enum { panel = 0 }; call_with_panel)                      \
-    PIPELINE(name##_16, enum { panel = LANED }; call_with_panel)                 \
-    PIPELINE(name##_chunk, enum { panel = LANED }; call_with_panel)
+    PIPELINE(name##_16, enum { panel = TOGETHER_ABOVE_4 }; call_with_panel)                 \
+    PIPELINE(name##_chunk, enum { panel = TOGETHER_ABOVE_4 }; call_with_panel)
 
-QUANTISE(quantise_32, quantise_rows(32, panel, a, w))
-QUANTISE(quantise_256, quantise_rows(256, panel, a, w))
-QUANTISE(grid_rows, grid_rows(panel, a, w))
+QUANTISE(quantise_32, quantise(32, panel, a, w))
+QUANTISE(quantise_256, quantise(256, panel, a, w))
+QUANTISE(grid_rows, grid_rows(panel && !PACKED, a, w))
 
 PIPELINE(embed_q8_0, embed_rows(Q8_0, a, w))
 PIPELINE(embed_q4_0, embed_rows(Q4_0, a, w))

@@ -10,6 +10,7 @@
 #define PROJECT4_H
 
 #include "exact4.h"
+#include "byte_rows.h"
 #include "pack.h"
 
 enum { FOUR = 4, VECTORS = LANES / FOUR, MOST_ROWS = 8 };

@@ -171,9 +171,9 @@ INLINE void unpack_panel(enum format f, const uint8_t *panel, int32_t blocks, co
 
 /* Sixteen rows from `base` on; the arena's rows come in sixteens. */
 struct tile_view {
-    const int8_t *codes;
-    const float *scales, *sums;
-    const int16_t *group_sums;
+    const int8_t *codes;             /* [16][span] */
+    const float *scales, *sums;      /* [block][16] */
+    const int16_t *group_sums;       /* [block][16][24] */
     int32_t span, blocks;
 };
 
@@ -202,8 +202,8 @@ INLINE void add_tile_of_32(enum format f, const struct tile_view *v, const struc
     for (int r = 0; r < 16; r++) {
         __m512 x = _mm512_cvtepi32_ps(load16(dots[r])), value = _mm512_mul_ps(d, x);
         if (has_offset(f))
-            value = _mm512_fmadd_ps(d, x, _mm512_mul_ps(m, _mm512_set1_ps(v->sums[r * v->blocks + b])));
-        total[r] = _mm512_fmadd_ps(_mm512_set1_ps(v->scales[r * v->blocks + b]), value, total[r]);
+            value = _mm512_fmadd_ps(d, x, _mm512_mul_ps(m, _mm512_set1_ps(v->sums[16 * b + r])));
+        total[r] = _mm512_fmadd_ps(_mm512_set1_ps(v->scales[16 * b + r]), value, total[r]);
     }
 }
 
@@ -233,9 +233,9 @@ INLINE void add_tile_of_256(enum format f, const struct tile_view *v, const stru
     for (int r = 0; r < 16; r++) {
         __m512i dot = _mm512_slli_epi32(load16(high[r]), (unsigned)digit_bits(f));
         dot = _mm512_add_epi32(dot, load16(low[r]));
-        const float s = v->scales[r * v->blocks + b];
+        const float s = v->scales[16 * b + r];
         if (has_mins(f)) {
-            const int16_t *sums = v->group_sums + ((int64_t)r * v->blocks + b) * SUMS_OF_256;
+            const int16_t *sums = v->group_sums + (16 * (int64_t)b + r) * SUMS_OF_256;
             __m512i under = _mm512_setzero_si512();
             UNROLL
             for (int i = 0; i < 4; i++) under = _mm512_dpwssd_epi32(under, mins[i], spread16(sums + 2 * i));

@@ -8,12 +8,7 @@
  *     codes [panel][span/2][8][2]   scales [panel][span/B][8]
  *     sums  B = 32: [panel][span/32][8];  B = 256: [panel][span/64][8][2]
  * Lanes behind the last row hold old finite values; their results are never stored.
- * Byte rows (sets with packed weights, every bucket), row-major:
- *     codes int8 [row][span]   scales [row][span/B]
- *     sums  B = 32: f32 [row][span/32]
- *           B = 256: int16 [row][span/256][24]: sums of 32 in the order of groups
- *                    0, 2, 1, 3, 4, 6, 5, 7, then the sixteen sums of 16
- *     grid rows: codes int16 [row][span], scales, no sums
+ * Sets with packed weights have byte rows instead (byte_rows.h), and row-major grid rows.
  */
 #ifndef ROWS_H
 #define ROWS_H
@@ -21,14 +16,8 @@
 #include "exact.h"
 
 enum { LANED = AVX2_LANES };
-#if defined(__AVX512VNNI__)
-#include "rows16.h"
-#endif
 
-enum {
-    SUMS_OF_256 = 24, /* of byte rows */
-    SUM_WORDS = 3,    /* int16 that the sums of CODE_GROUP codes take at most, in every layout */
-};
+enum { SUM_WORDS = 3 }; /* int16 that the sums of CODE_GROUP codes take at most, in every layout */
 
 INLINE int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
@@ -69,51 +58,8 @@ INLINE void put_scale(const struct args *a, int32_t r, int32_t b, float s, int32
     a->scales[at] = s;
 }
 
-#if defined(__AVX512VNNI__)
-INLINE float quantise_to_bytes(const float *x, int32_t n, int8_t *q) { return quantise_run16(x, n, q); }
-#else
-INLINE float quantise_to_bytes(const float *x, int32_t n, int8_t *q) {
-    int16_t wide[256];
-    float s = quantise_run(x, n, wide);
-    for (int32_t k = 0; k < n; k++) q[k] = (int8_t)wide[k];
-    return s;
-}
-
-INLINE int32_t sum_of(const int8_t *q, int32_t n) {
-    int32_t sum = 0;
-    for (int32_t k = 0; k < n; k++) sum += q[k];
-    return sum;
-}
-
-INLINE float sum_of_32(const int8_t *q) { return (float)sum_of(q, 32); }
-
-INLINE void sums_of_256(const int8_t *q, int16_t *sums) {
-    static const int32_t group[8] = {0, 2, 1, 3, 4, 6, 5, 7};
-    for (int g = 0; g < 8; g++) sums[g] = (int16_t)sum_of(q + 32 * group[g], 32);
-    for (int g = 0; g < 16; g++) sums[8 + g] = (int16_t)sum_of(q + 16 * g, 16);
-}
-#endif
-
-INLINE void quantise_bytes(int32_t block, const struct args *a, const struct worker *w) {
-    int32_t blocks = a->width / block;
-    struct span s = share_rows(*a->rows, w);
-    for (int32_t r = s.begin; r < s.end; r++)
-        for (int32_t b = 0; b < blocks; b++) {
-            int64_t at = (int64_t)r * blocks + b;
-            int8_t *q = (int8_t *)a->codes + at * block;
-            a->scales[at] = quantise_to_bytes(a->x + at * block, block, q);
-            if (block == 256) sums_of_256(q, a->sums + at * SUMS_OF_256);
-            else ((float *)(void *)a->sums)[at] = sum_of_32(q);
-        }
-}
-
 /* Reads x, width. Writes codes, scales, sums. */
 INLINE void quantise_rows(int32_t block, int panel, const struct args *a, const struct worker *w) {
-#if PACKED
-    (void)panel;
-    quantise_bytes(block, a, w);
-    return;
-#endif
     int16_t q[256];
     int32_t blocks = a->width / block, groups = a->width / CODE_GROUP;
     struct span s = share_rows(*a->rows, w);
