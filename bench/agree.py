@@ -1,12 +1,12 @@
 """Agreement of Muser with llama.cpp, teacher-forced: both score the same tokens.
 
-    python bench/agree.py [--case greedy|loss|tiny ...] [--json FILE]
+    python bench/agree.py [--case greedy|loss|tiny-… ...] [--json FILE]
 
 * `greedy`: 24 recorded prompts × 64 tokens of llama.cpp's own greedy choice. No other first choice
   where llama.cpp's margin exceeds 0.75 (at least 500 such positions), at most 2 % beyond 0.1.
 * `loss`: mean loss over 64 chunks of 512 tokens of the Brown corpus within 0.005 nat, paired.
-* `tiny`: a tiny F32 muse-glimmer of random weights; relative logit error at most 1e-2, and with a
-  scaled head the two bounds of `greedy`.
+* `tiny-muse-glimmer`, `tiny-gemma3`: a tiny F32 model of random weights; relative logit error at
+  most 1e-2, and with a scaled head the two bounds of `greedy`.
 
 The reference is llama-cpp-python (`bench/peers/llama_cpp_python.py install`). Exit status 1 if a
 bound is broken. `--candidate llama.cpp` puts llama.cpp with flash attention in Muser's place: how
@@ -29,7 +29,8 @@ from peers import llama_cpp_python
 from muser import places
 from muser.weights import obtain
 
-CASES = ("greedy", "loss", "tiny")
+TINY = "tiny-"
+CASES = ("greedy", "loss", *(TINY + architecture for architecture in cases.TINY))
 
 
 def main() -> None:
@@ -69,8 +70,8 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
 def _case(name: str, pair: cases.Pair, chosen: argparse.Namespace) -> dict[str, Any]:
     if name == "greedy":
         return cases.greedy(pair, chosen.prompts)
-    if name == "tiny":
-        return cases.tiny(pair)
+    if name.startswith(TINY):
+        return cases.tiny(pair, name.removeprefix(TINY))
     kept = places.home() / "peers"
     return cases.loss(pair, chosen.chunks, kept, say=_say)
 

@@ -1,4 +1,4 @@
-"""The three cases: greedy continuations, English loss, tiny models of the other architecture.
+"""The three cases: greedy continuations, English loss, tiny models of other architectures.
 
 Each takes a `Pair` and returns its part of the record: figures, bounds, and `passed`.
 """
@@ -18,7 +18,10 @@ from agree.engines import LlamaCpp, Muser, Scorer
 from agree.measures import LOGIT_BOUND, LogitError, compare_losses, compare_tops
 from agree.scores import Scores, score
 
-GOLDEN = Path(__file__).parents[2] / "tests" / "goldens" / "smollm2_q4_1_greedy.json"
+GOLDENS = Path(__file__).parents[2] / "tests" / "goldens"
+GOLDEN = GOLDENS / "smollm2_q4_1_greedy.json"
+GEMMA_GOLDEN = GOLDENS / "gemma3_270m_q4_k_m_greedy.json"
+TINY = ("muse-glimmer", "gemma3")
 CHUNK_TOKENS = 512
 SEED = 1
 HEAD_SCALE = 4
@@ -61,7 +64,16 @@ class Passage:
 def greedy(pair: Pair, prompts: int) -> dict[str, Any]:
     """First choices over the recorded continuations; the logit error is told, not bounded."""
     pair.open(pair.model)
-    return compare(pair.reference, pair.candidate, recorded(prompts))
+    return compare(pair.reference, pair.candidate, recorded(prompts, golden_of(pair.model)))
+
+
+def golden_of(model: Path) -> Path:
+    """The recording made with this very file."""
+    digest = sha256(model)
+    for golden in (GOLDEN, GEMMA_GOLDEN):
+        if json.loads(golden.read_text(encoding="utf-8"))["model"]["sha256"] == digest:
+            return golden
+    raise SystemExit(f"Nothing was recorded with {model}: see bench/README.md, Recorded ids.")
 
 
 def recorded(prompts: int, golden: Path = GOLDEN) -> list[Passage]:
@@ -99,23 +111,23 @@ def english(peer: LlamaCpp, chunks: int, cache: Path) -> list[Passage]:
     return [Passage(tuple(peer.tokenize(text)[:CHUNK_TOKENS])) for text in chosen]
 
 
-def tiny(pair: Pair) -> dict[str, Any]:
-    """Tiny F32 `muse-glimmer` files of random weights, read far beyond their window of 8.
+def tiny(pair: Pair, architecture: str) -> dict[str, Any]:
+    """Tiny F32 files of random weights, read far beyond their window of 8.
 
     Logits of random weights lie close together, so only the file whose head is scaled can be
     held to the bounds on first choices.
     """
-    plain = _tiny(pair, 1)
-    scaled = {"head_scale": HEAD_SCALE, **_tiny(pair, HEAD_SCALE)}
+    plain = _tiny(pair, architecture, 1)
+    scaled = {"head_scale": HEAD_SCALE, **_tiny(pair, architecture, HEAD_SCALE)}
     passed = plain["logit_error"]["passed"] and scaled["passed"]
     return {"logit_error": plain["logit_error"], "scaled_head": scaled, "passed": passed}
 
 
-def _tiny(pair: Pair, head_scale: int) -> dict[str, Any]:
+def _tiny(pair: Pair, architecture: str, head_scale: int) -> dict[str, Any]:
     from muser.models.synth import synthesise
 
-    path = pair.folder / f"muse-glimmer-f32-{head_scale}.gguf"
-    synthesise(path, architecture="muse-glimmer", weights="f32", seed=SEED, head_scale=head_scale)
+    path = pair.folder / f"{architecture}-f32-{head_scale}.gguf"
+    synthesise(path, architecture=architecture, weights="f32", seed=SEED, head_scale=head_scale)
     pair.open(path)
     passages = scattered(pair.reference.vocabulary)
     return compare(pair.reference, pair.candidate, passages, LOGIT_BOUND)

@@ -27,8 +27,9 @@ def test_first_choices_agree_where_llama_cpp_is_decided(pair: cases.Pair) -> Non
     assert decided["disagreements"] == 0
 
 
-def test_muse_glimmer_agrees_far_beyond_its_window(pair: cases.Pair) -> None:
-    found = cases.tiny(pair)
+@pytest.mark.parametrize("architecture", cases.TINY)
+def test_tiny_models_agree_far_beyond_their_windows(pair: cases.Pair, architecture: str) -> None:
+    found = cases.tiny(pair, architecture)
     assert found["logit_error"]["rows"] == 1536
     assert found["passed"], found
 
