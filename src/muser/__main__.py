@@ -10,6 +10,8 @@ INTERRUPTED = 130
 def start() -> None:
     """Run the command line; until it has taken over the signals, Ctrl-C ends the process."""
     signal.signal(signal.SIGINT, _leave)
+    # NumPy's OpenBLAS would start a thread a processor when it is imported; nothing here uses it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from muser.cli import main
 
     main()

@@ -25,8 +25,19 @@ def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    for name in ("run", "tokenize", "model"):
-        assert f"│ {name} " in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("│ ")]
+    told = {line[1] for line in lines if len(line) > 3}
+    assert {"run", "tokenize", "model", "kernels", "doctor", "bench"} <= told
+
+
+def test_a_command_imports_no_other() -> None:
+    probe = (
+        "import sys; from muser.cli.main import status_of; status = status_of(['model', 'list']);"
+        "others = {f'muser.cli.{name}' for name in ('run', 'bench', 'doctor', 'kernels')};"
+        "found = others & set(sys.modules); sys.exit(f'imported {found}' if found else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["run", "tokenize"])

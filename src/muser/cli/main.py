@@ -7,18 +7,25 @@ Exit statuses: 0 done, 1 a defect of Muser, 2 to 11 the class of the error (`mus
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
-from muser.cli import doctor, model_fetch, model_list, model_show, model_synth, run, tokenize
-from muser.cli.bench import bench_app
 from muser.cli.console import in_two_lines, one_line, prepare
-from muser.cli.kernels import kernels_app
 from muser.cli.words import complaint, hyphenated
 from muser.errors import Cancelled, LimitError, MuserError, StorageError
 
+COMMANDS: Mapping[str, str] = {
+    "run": "muser.cli.run:run",
+    "tokenize": "muser.cli.tokenize:tokenize",
+    "model": "muser.cli.model:model_app",
+    "kernels": "muser.cli.kernels:kernels_app",
+    "doctor": "muser.cli.doctor:doctor",
+    "bench": "muser.cli.bench:bench_app",
+}
 DEFECT = 1
 READER_GONE = 141
 
@@ -32,8 +39,8 @@ def _version() -> str:
         return "unknown (not installed)"
 
 
-def build() -> App:
-    """The command tree; commands import what they need when they run."""
+def build(arguments: Sequence[str] = ()) -> App:
+    """The command tree; where a command is named, its module alone is imported."""
     app = App(
         name="muser",
         help="Runs GGUF language models with the same bits everywhere.",
@@ -43,18 +50,19 @@ def build() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    app.command(run.run)
-    app.command(tokenize.tokenize)
-    model = App(name="model", help="List, fetch, show and make model files.")
-    model.command(model_list.list_models, name="list")
-    model.command(model_fetch.fetch)
-    model.command(model_show.show)
-    model.command(model_synth.synth)
-    app.command(model)
-    app.command(kernels_app())
-    app.command(doctor.doctor)
-    app.command(bench_app())
+    named = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    for name, where in COMMANDS.items():
+        # What is not imported has no line in the help of them all.
+        is_away = named is not None and name != named
+        app.command(where if is_away else _imported(where), name=name)
     return app
+
+
+def _imported(where: str) -> Any:
+    """A command's function, or the commands that a function of that name makes."""
+    module, _, name = where.partition(":")
+    found = getattr(import_module(module), name)
+    return found() if name.endswith("_app") else found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def status_of(arguments: list[str]) -> int:
     """Run one command; every way it can end becomes a message and an exit status."""
     try:
-        build()(hyphenated(arguments), exit_on_error=False, print_error=False)
+        words = hyphenated(arguments)
+        build(words)(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()
         return 0
     except CycloptsError as problem:
