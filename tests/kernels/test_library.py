@@ -113,6 +113,31 @@ def test_muser_cc_that_cannot_run_is_refused():
         find_compiler({"MUSER_CC": "/nowhere/cc"})
 
 
+def test_a_compiler_is_asked_once_for_each_state_of_its_file(tmp_path, monkeypatch):
+    program = tmp_path / "cc"
+    program.write_bytes(b"\x7fELF")
+    program.chmod(0o755)
+    asked, shelf = [], Shelf(tmp_path / "shelf")
+    monkeypatch.setattr(
+        compiler, "_ask", lambda command, question: asked.append(question) or question
+    )
+
+    def find(*words):
+        return find_compiler({"MUSER_CC": " ".join([str(program), *words])}, Shelf(shelf.folder))
+
+    assert find() == find() == find_compiler({"MUSER_CC": str(program)})
+    assert len(asked) == 2 + 2  # the last one has no shelf
+    find("-m32")
+    assert len(asked) == 6
+    program.write_bytes(b"\x7fELF and more")
+    find()
+    assert len(asked) == 8
+    program.write_bytes(b"#!/bin/sh\n")
+    find()
+    find()
+    assert len(asked) == 12
+
+
 def test_complaint_of_the_compiler_is_passed_on(tmp_path):
     broken = Source({"library.c": b"int f(void) { return missing; }\n"})
     with pytest.raises(DeviceError, match="missing"):

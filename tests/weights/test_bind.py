@@ -1,5 +1,7 @@
 """Binding: missing, surplus, misshapen and damaged tensors; the grid of float weights."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from muser.formats import BlockType, GgufFile, PackedTensor, quantise, write_ggu
 from muser.graph import oracle
 from muser.models import build
 from muser.weights import Weights
+from muser.weights import bind as bind_module
 from tests.models.test_graphs import LLAMA, MUSE
 
 
@@ -29,9 +32,9 @@ def write(path, metadata, change=None, kind=BlockType.F32):
     return path
 
 
-def bind(path):
+def bind(path, memory=None):
     file = GgufFile.open(path)
-    return Weights(file, build(file.metadata, file.tensors))
+    return Weights(file, build(file.metadata, file.tensors), memory)
 
 
 def test_binds_in_place(tmp_path):
@@ -42,6 +45,61 @@ def test_binds_in_place(tmp_path):
     assert tensor.row_bytes() == 384
     assert not tensor.raw.flags.owndata
     assert weights.census == {"F32": 21}
+
+
+class Memory:
+    """Words by name, in a dict."""
+
+    def __init__(self):
+        self.words = {}
+        self.note, self.remember = self.words.get, self.words.__setitem__
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """Names of the tensors whose scales were looked at."""
+    names, check = [], bind_module._check_scales
+
+    def watch(tensor, file):
+        names.append(tensor.name)
+        check(tensor, file)
+
+    monkeypatch.setattr(bind_module, "_check_scales", watch)
+    return names
+
+
+def test_a_file_that_was_looked_at_is_not_looked_at_again(tmp_path, looked):
+    path, memory = write(tmp_path / "a.gguf", LLAMA), Memory()
+    for _ in range(2):
+        assert len(bind(path, memory).tensors) == len(looked) == 21
+    os.utime(path, ns=(1, 1))
+    bind(path, memory)
+    assert len(looked) == 42
+    bind(path)
+    assert len(looked) == 63
+
+
+def test_the_same_time_of_modification_is_not_enough(tmp_path, looked):
+    """What is written later has another time of change, whatever else it pretends."""
+    path, memory = write(tmp_path / "a.gguf", LLAMA), Memory()
+    before = path.stat()
+    bind(path, memory)
+    raw = bytearray(path.read_bytes())
+    raw[-4:] = np.float32(np.inf).tobytes()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(raw)
+        os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    with pytest.raises(ModelError, match="infinite or NaN"):
+        bind(path, memory)
+
+
+def test_a_damaged_file_is_not_remembered(tmp_path):
+    path, memory = write(tmp_path / "a.gguf", LLAMA, infinite), Memory()
+    for _ in range(2):
+        with pytest.raises(ModelError, match="infinite or NaN"):
+            bind(path, memory)
+    assert memory.words == {}
 
 
 def test_grid_equals_the_oracle(tmp_path):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from muser.errors import MuserError
 from muser.formats import GgufFile
 from muser.graph import Graph
-from muser.weights import Weights
+from muser.weights import Memory, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,10 @@ class Runner(Protocol):
 
 
 class Device(Protocol):
-    """A place that computes."""
+    """A place that computes. `memory` is what it remembers from run to run, if it does."""
 
     name: str
+    memory: Memory | None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:
         """From now on, bytes of `file` that are gone when they are read end the process.

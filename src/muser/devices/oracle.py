@@ -12,7 +12,7 @@ from muser.errors import Cancelled
 from muser.formats import GgufFile
 from muser.graph import Graph
 from muser.graph.interpreter import Interpreter
-from muser.weights import Weights
+from muser.weights import Memory, Weights
 
 STDERR = 2
 
@@ -63,6 +63,7 @@ class OracleDevice:
     """NumPy alone: what every other device must equal."""
 
     name = "oracle"
+    memory: Memory | None = None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:
         """See `Device`. No compiled code is here to say it: Python's own report has to do."""

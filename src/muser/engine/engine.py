@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from muser.devices import Runner
 from muser.engine.records import Generation
-from muser.engine.sampling import Sampler, Sampling, breaker_tokens
+from muser.engine.sampling import Sampler, Sampling
 from muser.engine.slot import Slot
 from muser.engine.stream import Loaded, Request, Stream
 from muser.errors import LimitError, UsageError
@@ -198,6 +198,8 @@ class Engine:
     def _sampler(self, sampling: Sampling) -> Sampler:
         breakers = None
         if sampling.uses_dry:
+            from muser.engine.sampling.history import breaker_tokens  # few need the stages
+
             pieces = map(self.tokenizer.token_bytes, range(self.tokenizer.size))
             encode = partial(self.tokenizer.encode, bos=False)
             breakers = breaker_tokens(sampling.dry_breakers, pieces, encode)

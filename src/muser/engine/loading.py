@@ -58,7 +58,8 @@ def load(
     if last_words is not None:
         opened.guard(file, last_words)
     file.verify_unchanged()
-    runner = opened.load(graph, Weights(file, graph), limits)
+    weights = Weights(file, graph, opened.memory)
+    runner = opened.load(graph, weights, limits)
     took = perf_counter() - start
     return Engine(path, graph, tokenizer, template, runner, took, file.verify_unchanged)
 

@@ -64,6 +64,11 @@ class GgufFile:
         self._mapped.verify_unchanged()
 
     @property
+    def identity(self) -> str:
+        """64 hexadecimal digits for this state of this file: see `MappedFile`."""
+        return self._mapped.identity
+
+    @property
     def whole(self) -> NDArray[np.uint8]:
         """All its bytes as they are mapped, `uint8[size]`, read-only."""
         return np.frombuffer(self._mapped.view, np.uint8)

@@ -7,6 +7,7 @@ take bytes away at any time, by shortening the file: reading those ends the proc
 import mmap
 import os
 import weakref
+from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 
@@ -18,7 +19,7 @@ CHANGED = "Load it again once it is whole; replace a model by renaming, not by w
 class MappedFile:
     """A file held open. `view` outlives it, for as long as anybody holds a part of it."""
 
-    __slots__ = ("__weakref__", "_file", "_modified", "path", "size", "view")
+    __slots__ = ("__weakref__", "_file", "_opened", "path", "size", "view")
 
     def __init__(self, path: Path) -> None:
         """Raises `UsageError` if it cannot be opened, `FormatError` if it changes meanwhile."""
@@ -27,11 +28,20 @@ class MappedFile:
         except OSError as error:
             raise _closed(path, error) from error
         weakref.finalize(self, self._file.close)
-        about = os.fstat(self._file.fileno())
+        self._opened = os.fstat(self._file.fileno())
         self.path = path
-        self.size = about.st_size
-        self._modified = about.st_mtime_ns
+        self.size = self._opened.st_size
         self.view = self._map()
+
+    @property
+    def identity(self) -> str:
+        """What tells this state of this file from others, as 64 hexadecimal digits.
+
+        Of device, inode, size and both times of change: the second one nobody can set.
+        """
+        about = self._opened
+        words = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        return sha256(repr(words).encode()).hexdigest()
 
     def _map(self) -> memoryview:
         if self.size == 0:
@@ -63,7 +73,8 @@ class MappedFile:
         change: this file lives on for who holds it open.
         """
         about = os.fstat(self._file.fileno())
-        if (about.st_size, about.st_mtime_ns) != (self.size, self._modified):
+        before = self._opened
+        if (about.st_size, about.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise self._changed()
 
     def _changed(self) -> FormatError:

@@ -1,6 +1,7 @@
 """Finds a C compiler, names it exactly, and runs it with the flags of the exact contract."""
 
 import errno
+import hashlib
 import os
 import platform
 import shlex
@@ -15,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from muser.errors import DeviceError
+from muser.kernels.shelf import Shelf
 from muser.kernels.source import Source
 
 FLAGS = (
@@ -77,20 +79,23 @@ class Compiler:
             )
 
 
-def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
+def find_compiler(
+    environment: Mapping[str, str] = os.environ, shelf: Shelf | None = None
+) -> Compiler:
     """`MUSER_CC`, else cc, clang or gcc on the path, else the ziglang wheel.
 
+    A compiler whose file `shelf` has met in this very state is not asked for its version again.
     Raises `DeviceError` if there is none.
     """
     named = environment.get("MUSER_CC")
     if named:
-        return _identify(_words(named))
+        return _identify(_words(named), shelf)
     for name in CANDIDATES:
         path = shutil.which(name)
         if path:
-            return _identify((path,))
+            return _identify((path,), shelf)
     if find_spec("ziglang") is not None:
-        return _identify((sys.executable, "-m", "ziglang", "cc"))
+        return _identify((sys.executable, "-m", "ziglang", "cc"), None)
     raise DeviceError(
         "No C compiler is here, and the kernels are compiled at first use.",
         "Install one (for example gcc), run `pip install 'muser[cc]'`, or set MUSER_CC.",
@@ -158,9 +163,29 @@ def isas_of(machine: str) -> tuple[str, ...]:
     return ("c", "neon", "neon_i8mm") if machine in ARM64 else ("c",)
 
 
-def _identify(command: tuple[str, ...]) -> Compiler:
+def _identify(command: tuple[str, ...], shelf: Shelf | None) -> Compiler:
+    name = _note_name(command) if shelf is not None else None
+    if shelf is not None and name is not None and (known := shelf.note(name)):
+        return Compiler(command, known)
     version = _ask(command, "--version")
-    return Compiler(command, f"{version}\n{_ask(command, '-dumpmachine')}")
+    identity = f"{version}\n{_ask(command, '-dumpmachine')}"
+    if shelf is not None and name is not None:
+        shelf.remember(name, identity)
+    return Compiler(command, identity)
+
+
+def _note_name(command: tuple[str, ...]) -> str | None:
+    """Changes with the command and its file's state; None for a script, which may call anything."""
+    path = os.path.realpath(shutil.which(command[0]) or "")
+    try:
+        about = os.stat(path)
+        with open(path, "rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError:
+        return None
+    state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    words = repr((command, path, state)).encode()
+    return None if is_script else f"compiler-{hashlib.sha256(words).hexdigest()[:32]}"
 
 
 def _ask(command: tuple[str, ...], question: str) -> str:

@@ -59,12 +59,14 @@ def library_key(source: Source, compiler: Compiler, isa: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def load_library(isa: str, shelf: Shelf, compiler: Compiler | None = None) -> Library:
+def load_library(
+    isa: str, shelf: Shelf, compiler: Compiler | None = None, source: Source | None = None
+) -> Library:
     """The library of `isa`, compiled now if the shelf does not hold it.
 
     Raises `DeviceError` if it cannot be compiled or loaded, or lacks a kernel of the registry.
     """
-    source, compiler = read_source(), compiler or find_compiler()
+    source, compiler = source or read_source(), compiler or find_compiler(shelf=shelf)
 
     def build(path: Path) -> None:
         what = "plain C, which reads the processor's instruction sets" if isa == "c" else isa
@@ -132,8 +134,8 @@ def choose_library(
             f"{wanted!r} is not an instruction set of the CPU device.",
             f"MUSER_ISA may be {' or '.join(ISA_BITS)}.",
         )
-    compiler = find_compiler()
-    plain = load_library("c", shelf, compiler)
+    compiler, source = find_compiler(shelf=shelf), read_source()
+    plain = load_library("c", shelf, compiler, source)
     supported = supported_isas(plain)
     chosen = wanted or supported[-1]
     if chosen not in supported:
@@ -141,4 +143,4 @@ def choose_library(
             f"This machine cannot run the {chosen} kernels.",
             f"Unset MUSER_ISA, or set it to {' or '.join(supported)}.",
         )
-    return plain if chosen == "c" else load_library(chosen, shelf, compiler)
+    return plain if chosen == "c" else load_library(chosen, shelf, compiler, source)

@@ -1,10 +1,11 @@
 """Bind the tensors of a file to the inputs of a graph, in place, and check what the graph needs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from muser.graph.oracle import weight_grid
 
 GRID_CHUNK = 1 << 18  # elements snapped at once: a few MB of scratch
 CHECK_CHUNK = 1 << 20  # blocks looked at at once, so that no temporary has a tensor's size
+FINITE = "every scale is finite"
 LEAST_FACTOR = 2.0**-8  # the largest angle, 2^24 positions over it, keeps its phase below 2^63
 
 
@@ -48,17 +50,31 @@ class GridTensor:
     steps: NDArray[np.int8]
 
 
+class Memory(Protocol):
+    """Words that outlive this process (`kernels/shelf.py`)."""
+
+    def note(self, name: str) -> str | None:
+        """A remembered word, or None."""
+
+    def remember(self, name: str, word: str) -> None:
+        """Keep a word."""
+
+
 class Weights:
     """The tensors of `graph` in `file`; keeps the mapping alive.
+
+    That every scale is finite takes a look at all of the file; `memory` saves it for a file that
+    was looked at in this very state.
 
     Raises `ModelError` for a tensor that is missing, unexpected, misshapen, of a type without
     kernels, or whose values make the graph the wrong one.
     """
 
-    def __init__(self, file: GgufFile, graph: Graph) -> None:
+    def __init__(self, file: GgufFile, graph: Graph, memory: Memory | None = None) -> None:
         self.file = file
         self.graph = graph
         self.tensors: Mapping[str, BoundTensor] = MappingProxyType(_bind(file, graph))
+        _check_all_scales(self.tensors.values(), file, memory)
         for uniform in graph.uniform:
             _check_uniform(
                 [self.vector(name) for name in uniform.tensors],
@@ -141,9 +157,19 @@ def _bind_one(file: GgufFile, name: str, shape: tuple[int, ...]) -> BoundTensor:
             f"{name} of {file.path} has type {info.type.name}, which cannot be used there.",
             f"Supported there: {names}.",
         )
-    tensor = BoundTensor(name, info.type, info.shape, file.raw(name))
-    _check_scales(tensor, file)
-    return tensor
+    return BoundTensor(name, info.type, info.shape, file.raw(name))
+
+
+def _check_all_scales(
+    tensors: Iterable[BoundTensor], file: GgufFile, memory: Memory | None
+) -> None:
+    name = f"finite-{file.identity}"
+    if memory is not None and memory.note(name) == FINITE:
+        return
+    for tensor in tensors:
+        _check_scales(tensor, file)
+    if memory is not None:
+        memory.remember(name, FINITE)
 
 
 def _check_scales(tensor: BoundTensor, file: GgufFile) -> None:

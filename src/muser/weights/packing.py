@@ -15,7 +15,6 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +127,8 @@ def _in_memory(
             at += piece.size
         return out
 
+    from concurrent.futures import ThreadPoolExecutor  # costly import, needed by few
+
     with ThreadPoolExecutor(threads) as pool:
         return MappingProxyType(
             dict(zip((each.name for each in panels), pool.map(whole, panels), strict=True))
@@ -167,6 +168,8 @@ def _begins_right(packer: Packer, source: TensorSource, plan: Plan, kept: Packed
 
 
 def _make(packer: Packer, source: TensorSource, plan: Plan, path: Path, threads: int) -> Packed:
+    from concurrent.futures import ThreadPoolExecutor  # costly import, needed by few
+
     log.info(
         "Packing the weights for this processor: %.0f MB in %s, once for this model;"
         " at most %.0f MB of memory meanwhile.",

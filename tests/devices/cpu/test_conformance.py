@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from muser.devices.cpu.conformance import require_conformance, run_checks
+from muser.devices.cpu.conformance import data, require_conformance, run_checks
 from muser.errors import DeviceError
 from muser.graph import conformance
 from muser.kernels import Shelf
@@ -55,9 +55,16 @@ def test_a_pass_is_remembered_for_these_bytes_and_vectors(libraries, tmp_path, m
     require_conformance(library, shelf)
     monkeypatch.setattr("muser.devices.cpu.conformance.run_checks", lambda library: [("again", 1)])
     require_conformance(library, shelf)
-    monkeypatch.setattr(conformance, "GRID_STEP", -9)
+    monkeypatch.setattr("muser.devices.cpu.conformance.data", lambda: b"other vectors")
     with pytest.raises(DeviceError, match="again"):
         require_conformance(library, shelf)
+
+
+def test_vectors_are_known_by_their_texts():
+    """What a pass is remembered for holds the very words that were compared."""
+    assert conformance.NORMS[0].digest.encode() in data()
+    assert b"def operator_checks" in data()
+    assert b"inverse_root" in data()
 
 
 @pytest.mark.parametrize("processor", ["another", None])

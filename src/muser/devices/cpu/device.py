@@ -11,6 +11,7 @@ from muser.formats import GgufFile
 from muser.graph import Graph
 from muser.kernels import MAX_THREADS, Shelf, choose_library
 from muser.places import libraries
+from muser.weights import Memory
 
 
 class CpuDevice:
@@ -29,9 +30,9 @@ class CpuDevice:
                 f"{self.threads} threads are too many for the CPU device.",
                 f"Ask for at most {MAX_THREADS}.",
             )
-        shelf = shelf or Shelf(libraries())
-        self.library = choose_library(shelf, isa)
-        require_conformance(self.library, shelf)
+        self.memory: Memory | None = shelf or Shelf(libraries())
+        self.library = choose_library(self.memory, isa)
+        require_conformance(self.library, self.memory)
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:
         """See `Device`. Raises `DeviceError` if the system refuses."""

@@ -137,6 +137,11 @@ class Sampling:
         """DRY applies, so that its breakers' tokens are needed."""
         return self.dry_multiplier > 0.0 and self.dry_last_n != 0 and "dry" in self.order
 
+    @property
+    def has_neutral_penalties(self) -> bool:
+        """The three penalties change nothing."""
+        return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) == (1.0, 0, 0)
+
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

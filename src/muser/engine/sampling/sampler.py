@@ -1,19 +1,19 @@
 """`Sampler`: one request's chain of stages, its generators and what it remembers."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from muser.engine.sampling import draws, rng, stages
+from muser.engine.sampling import draws, rng
 from muser.engine.sampling.candidates import F32, I64, Candidates
-from muser.engine.sampling.history import Breakers, Dry, Penalties
 from muser.engine.sampling.parameters import Sampling
-from muser.engine.sampling.stages import Stage
 from muser.errors import ArithmeticFault, UsageError
 
-# What mirostat and a greedy choice leave of the order.
-_KEEPERS = ("penalties", "dry")
+if TYPE_CHECKING:
+    from muser.engine.sampling.history import Breakers
+    from muser.engine.sampling.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sampler:
         self,
         sampling: Sampling,
         stop_ids: Collection[int] = frozenset(),
-        breakers: Breakers | None = None,
+        breakers: "Breakers | None" = None,
     ) -> None:
         _check_needs(sampling, stop_ids, breakers)
         unseeded = sampling.seed is None or sampling.seed < 0
@@ -118,7 +118,9 @@ def _biased(given: Candidates, bias: Mapping[int, float], banned: Collection[int
     return given.with_logits(logits).take(kept)
 
 
-def _check_needs(sampling: Sampling, stop_ids: Collection[int], breakers: Breakers | None) -> None:
+def _check_needs(
+    sampling: Sampling, stop_ids: Collection[int], breakers: "Breakers | None"
+) -> None:
     if sampling.ignore_eos and not stop_ids:
         raise UsageError(
             "--ignore-eos bans the model's ends of text, but the model names none.",
@@ -131,14 +133,13 @@ def _check_needs(sampling: Sampling, stop_ids: Collection[int], breakers: Breake
         )
 
 
-def _chain(sampling: Sampling, xtc: rng.Mt19937, breakers: Breakers) -> tuple[Stage, ...]:
-    order = sampling.order
-    if sampling.greedy:
-        order = tuple(name for name in order if name in _KEEPERS)
-    elif sampling.mirostat:
-        order = (*(name for name in order if name in _KEEPERS), "temperature")
-    made = (_BUILDERS[name](sampling, xtc, breakers) for name in order)
-    return tuple(stage for stage in made if stage is not None)
+def _chain(sampling: Sampling, xtc: rng.Mt19937, breakers: "Breakers") -> "tuple[Stage, ...]":
+    """Nothing for a plain greedy choice, which needs none of the stages' modules."""
+    if sampling.greedy and sampling.has_neutral_penalties and not sampling.uses_dry:
+        return ()
+    from muser.engine.sampling.chain import build_chain
+
+    return build_chain(sampling, xtc, breakers)
 
 
 def _ending(s: Sampling) -> draws.Draw:
@@ -147,42 +148,3 @@ def _ending(s: Sampling) -> draws.Draw:
     if s.adaptive_p_target >= 0.0:
         return draws.Adaptive(s.adaptive_p_target, s.adaptive_p_decay)
     return draws.Plain()
-
-
-def _penalties(s: Sampling, _xtc: rng.Mt19937, _breakers: Breakers) -> Stage | None:
-    neutral = (s.repeat_penalty, s.presence_penalty, s.frequency_penalty) == (1.0, 0.0, 0.0)
-    if neutral or s.repeat_last_n == 0:
-        return None
-    return Penalties(s.repeat_last_n, s.repeat_penalty, s.presence_penalty, s.frequency_penalty)
-
-
-def _dry(s: Sampling, _xtc: rng.Mt19937, breakers: Breakers) -> Stage | None:
-    if not s.uses_dry:
-        return None
-    used = breakers if s.dry_breakers else {}
-    return Dry(s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_last_n, used)
-
-
-def _xtc(s: Sampling, xtc: rng.Mt19937, _breakers: Breakers) -> Stage | None:
-    if s.xtc_probability <= 0.0 or s.xtc_threshold > 0.5:
-        return None
-    return stages.Xtc(s.xtc_probability, s.xtc_threshold, s.min_keep, xtc)
-
-
-def _temperature(s: Sampling, _xtc: rng.Mt19937, _breakers: Breakers) -> Stage | None:
-    if s.dynatemp_range > 0.0:
-        return stages.DynamicTemperature(s.temperature, s.dynatemp_range, s.dynatemp_exponent)
-    return stages.Temperature(s.temperature) if s.temperature != 1.0 else None
-
-
-_BUILDERS: Mapping[str, Callable[[Sampling, rng.Mt19937, Breakers], Stage | None]] = {
-    "penalties": _penalties,
-    "dry": _dry,
-    "top_n_sigma": lambda s, _x, _b: stages.TopNSigma(s.top_n_sigma) if s.top_n_sigma > 0 else None,
-    "top_k": lambda s, _x, _b: stages.TopK(s.top_k) if s.top_k > 0 else None,
-    "typ_p": lambda s, _x, _b: stages.Typical(s.typical_p, s.min_keep) if s.typical_p < 1 else None,
-    "top_p": lambda s, _x, _b: stages.TopP(s.top_p, s.min_keep) if s.top_p < 1 else None,
-    "min_p": lambda s, _x, _b: stages.MinP(s.min_p, s.min_keep) if s.min_p > 0 else None,
-    "xtc": _xtc,
-    "temperature": _temperature,
-}
