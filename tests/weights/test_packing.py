@@ -16,7 +16,7 @@ from muser.weights.packing import PAGE, pack
 from muser.weights.panels import Packer
 from tests.kernels.bench import TYPES, Tensors, random_blocks
 
-LANES = 16
+LANES, LINE = 16, 64
 PARTS = {  # byte offset and dwords in a block, in packed order; the halves come first
     BlockType.Q8_0: ((0,), ((2, 8),)),
     BlockType.Q4_0: ((0,), ((2, 4),)),
@@ -47,23 +47,31 @@ def source_of(kind, width, out, seed=3):
     return tensors
 
 
+def panels_of(heads, bodies):
+    """Heads and bodies `[panels, blocks, bytes]`: the heads of a panel first, to a full line."""
+    panels, pieces = len(heads), [heads.reshape(len(heads), -1)]
+    pieces.append(np.zeros((panels, -pieces[0].shape[1] % LINE), np.uint8))
+    return np.concatenate([*pieces, bodies.reshape(panels, -1)], axis=1)
+
+
 def plain_panels(kind, tensor):
-    """`cpu/pack.h` in NumPy: `[panels, blocks, bytes]` of a quantised tensor."""
+    """`cpu/pack.h` in NumPy: `[panels, bytes]` of a quantised tensor."""
     width, out = tensor.shape
     rows = np.zeros((-(-out // LANES) * LANES, tensor.row_bytes()), np.uint8)
     rows[:out] = tensor.raw.reshape(out, -1)
     blocks = rows.reshape(-1, LANES, width // kind.elements, kind.bytes).transpose(0, 2, 1, 3)
     halves, parts = PARTS[kind]
-    pieces = [blocks[..., at : at + 2] for at in halves]
-    pieces = [piece.reshape(*piece.shape[:2], -1) for piece in pieces]
+    heads = [np.ascontiguousarray(blocks[..., at : at + 2]) for at in halves]
+    heads = [head.reshape(*head.shape[:2], -1) for head in heads]
+    bodies = []
     for at, dwords in parts:
         run = np.ascontiguousarray(blocks[..., at : at + 4 * dwords])
         if at == FIFTHS.get(kind):
             bits = np.unpackbits(run, axis=-1, bitorder="little").reshape(*run.shape[:3], 8, 4)
             run = np.packbits(bits.swapaxes(-1, -2), axis=-1, bitorder="little")[..., 0]
         turned = run.reshape(*run.shape[:3], dwords, 4).swapaxes(-2, -3)
-        pieces.append(turned.reshape(*turned.shape[:2], -1))
-    return np.concatenate(pieces, axis=-1)
+        bodies.append(turned.reshape(*turned.shape[:2], -1))
+    return panels_of(np.concatenate(heads, axis=-1), np.concatenate(bodies, axis=-1))
 
 
 def plain_grid(tensors, tensor):
@@ -76,10 +84,7 @@ def plain_grid(tensors, tensor):
     steps[:out] = np.ldexp(np.float32(1), grid.steps.astype(np.int32))
     heads = steps.reshape(panels, LANES, blocks).swapaxes(1, 2)
     pairs = codes.reshape(panels, LANES, blocks, GRID_BLOCK // 2, 2).transpose(0, 2, 3, 1, 4)
-    parts = [
-        np.ascontiguousarray(x).view(np.uint8).reshape(panels, blocks, -1) for x in (heads, pairs)
-    ]
-    return np.concatenate(parts, axis=-1)
+    return panels_of(*(np.ascontiguousarray(part).view(np.uint8) for part in (heads, pairs)))
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
@@ -92,7 +97,7 @@ def test_panels_are_the_files_bytes_turned(library, tmp_path, kind, out):
     plain = plain_grid(tensors, tensor) if kind in FLOATS else plain_panels(kind, tensor)
     assert packed.tobytes() == plain.tobytes()
     if kind not in FLOATS and out == LANES:
-        assert packed.size == tensor.raw.size
+        assert packed.size - tensor.raw.size < LINE
 
 
 @pytest.fixture

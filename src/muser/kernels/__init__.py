@@ -1,6 +1,6 @@
 """Kernels as text, compiled at first use: source, library, pipeline."""
 
-from muser.kernels.arguments import Args, Entry, StepBlock, address
+from muser.kernels.arguments import CACHE_LINE, Args, Entry, StepBlock, address, zeros
 from muser.kernels.compiler import Compiler, find_compiler
 from muser.kernels.constants import MAX_THREADS, Constants, Outcome
 from muser.kernels.library import (
@@ -17,6 +17,7 @@ from muser.kernels.source import Source, read_source
 
 __all__ = [
     "BUCKETS",
+    "CACHE_LINE",
     "ISA_BITS",
     "MAX_THREADS",
     "REGISTRY",
@@ -39,4 +40,5 @@ __all__ = [
     "processor_of",
     "read_source",
     "supported_isas",
+    "zeros",
 ]

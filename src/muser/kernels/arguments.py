@@ -5,9 +5,13 @@ Pointers are plain addresses: whoever fills them keeps the arrays alive.
 
 import ctypes
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 Pointer = ctypes.c_void_p
+CACHE_LINE = 64
+"""Bytes. Memory that kernels load begins at a multiple: a vector that lies in two lines costs two
+loads."""
 
 
 class StepBlock(ctypes.Structure):
@@ -77,3 +81,12 @@ def address(array: NDArray) -> int:  # type: ignore[type-arg]
     """Where a C-contiguous array's data begin."""
     assert array.flags.c_contiguous
     return int(array.ctypes.data)
+
+
+def zeros(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray:  # type: ignore[type-arg]
+    """Zeros that begin at a cache line."""
+    item = np.dtype(dtype).itemsize
+    size = int(np.prod(shape)) * item
+    room = np.zeros(size + CACHE_LINE, np.uint8)
+    skip = -address(room) % CACHE_LINE
+    return room[skip : skip + size].view(dtype).reshape(shape)

@@ -41,8 +41,8 @@ MIRRORED: Mapping[str, int] = MappingProxyType(
 )
 
 
-FORMATS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-"""Block types whose numbers in the texts a library reports."""
+FORMATS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "GRID")
+"""Block types, and float weights on their grid, whose numbers in the texts a library reports."""
 
 
 @dataclass(frozen=True, slots=True)

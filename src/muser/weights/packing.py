@@ -24,11 +24,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.kernels import Library
+from muser.kernels import Library, zeros
 from muser.weights.panels import AT_ONCE, Packer, Panels, TensorSource
 
 log = logging.getLogger("muser.weights")
-LAYOUT = "panels of 16, 1"  # changes with `pack.h`
+LAYOUT = "panels of 16, 2"  # changes with `pack.h`
 PAGE = 4096
 KEPT_FROM = 8 << 20  # bytes: what is smaller is packed into memory at each load
 
@@ -121,7 +121,7 @@ def _in_memory(
     packer: Packer, source: TensorSource, panels: tuple[Panels, ...], threads: int
 ) -> Packed:
     def whole(each: Panels) -> NDArray[np.uint8]:
-        out, at = np.empty(each.size, np.uint8), 0
+        out, at = zeros(each.size, np.uint8), 0
         for piece in packer.pieces(source, each):
             out[at : at + piece.size] = piece
             at += piece.size

@@ -49,6 +49,9 @@ class Packer:
         self._rows = ctypes.CFUNCTYPE(number, number, where, size, number, number, where)(
             ("muser_pack", library.handle)
         )
+        self._panel_bytes = ctypes.CFUNCTYPE(size, number, number)(
+            ("muser_panel_bytes", library.handle)
+        )
         self._grid = ctypes.CFUNCTYPE(None, where, where, number, number, where)(
             ("muser_pack_grid", library.handle)
         )
@@ -56,11 +59,9 @@ class Packer:
     def layout(self, tensor: BoundTensor) -> Panels:
         """The size of a tensor's panels; it is packed by nobody yet."""
         width, rows = tensor.shape
-        if tensor.type in FLOATS:
-            block = 4 * self.lanes + 2 * GRID_BLOCK * self.lanes
-            bytes_each = -(-width // GRID_BLOCK) * block
-        else:
-            bytes_each = tensor.row_bytes() * self.lanes
+        kind = self._formats["GRID" if tensor.type in FLOATS else tensor.type.name]
+        block = GRID_BLOCK if tensor.type in FLOATS else tensor.type.elements
+        bytes_each = int(self._panel_bytes(kind, -(-width // block)))
         return Panels(tensor.name, tensor.type.name, -(-rows // self.lanes), bytes_each)
 
     def pieces(self, source: TensorSource, panels: Panels) -> Iterator[NDArray[np.uint8]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from muser.devices.cpu.planes import Cache
 from muser.devices.device import Limits, Step
 from muser.graph import Graph
-from muser.kernels import Constants, StepBlock, address
+from muser.kernels import Constants, StepBlock, address, zeros
 from muser.kv import Geometry, round_up
 
 
@@ -29,9 +29,9 @@ class Quantised:
         sums = constants.sum_words * (span // constants.code_group)
         return cls(
             padded,
-            np.zeros(padded * span, np.int16),
-            np.zeros(padded * (span // block), np.float32),
-            np.zeros(padded * sums, np.int16),
+            zeros(padded * span, np.int16),
+            zeros(padded * (span // block), np.float32),
+            zeros(padded * sums, np.int16),
         )
 
 
@@ -80,7 +80,7 @@ class Arena:
     ) -> "Arena":
         """`blocks`: block size to the widest source row that is quantised by it."""
         rows = {
-            name: np.zeros((limits.chunk, width), np.float32) for name, width in graph.rows.items()
+            name: zeros((limits.chunk, width), np.float32) for name, width in graph.rows.items()
         }
         quantised = {
             block: Quantised.empty(limits.chunk, width, block, constants)

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from muser.devices.cpu.arena import Arena, quantised_name
 from muser.devices.cpu.moves import CACHE, Move, waits
-from muser.kernels import Args, address
+from muser.kernels import CACHE_LINE, Args, address, zeros
 
-LINE = 64  # bytes; no two workers' rows share one
 SOURCES, TARGETS = ("x", "y"), ("out", "codes", "scales", "sums")
 TAKE_ROWS = "take_rows"  # of one row the first is the only one
 WHOLE = "whole"
@@ -97,11 +96,11 @@ class _Copies:
         size = 0
         for name, array, count in _first_rows(arena, names):
             self._places[address(array)] = name, size
-            size += -(-count * array.itemsize // LINE) * LINE
+            size += -(-count * array.itemsize // CACHE_LINE) * CACHE_LINE
         self._stride = size
-        memory = np.zeros(threads * size + LINE, np.uint8)
+        memory = zeros(threads * size, np.uint8)
         arena.keep(memory)
-        self._base = -(-address(memory) // LINE) * LINE
+        self._base = address(memory)
 
     def args(self, move: Move, way: _Way) -> ctypes.Array[Args]:
         offsets = self._offsets(move, way)

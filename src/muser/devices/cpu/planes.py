@@ -7,10 +7,8 @@ from numpy.typing import NDArray
 
 from muser.graph import CacheSpec
 from muser.graph.arithmetic import KV_GRID, grid_rows
-from muser.kernels import Constants, address
+from muser.kernels import Constants, zeros
 from muser.kv import Geometry, round_up
-
-CACHE_LINE = 64  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Plane:
         stride = round_up(spec.head_dim, lanes)
         shape = (slots, spec.kv_heads, capacity // group, stride // unit, group, unit)
         steps = np.zeros((slots, spec.kv_heads, capacity), np.int8)
-        return cls(_aligned_codes(shape), steps)
+        return cls(zeros(shape, np.int16), steps)
 
     def codes_of(self, slot: int, indices: NDArray[np.int64]) -> NDArray[np.int16]:
         """Rows as they were before they were laid side by side: `[kv heads, rows, stride]`."""
@@ -61,14 +59,6 @@ class Plane:
         """A view: `[kv heads, capacity/G, G, stride/U, U]`."""
         view: NDArray[np.int16] = self.codes[slot].transpose(0, 1, 3, 2, 4)
         return view
-
-
-def _aligned_codes(shape: tuple[int, ...]) -> NDArray[np.int16]:
-    """Zeros that begin at a cache line, so that no vector of a row lies in two."""
-    size = int(np.prod(shape))
-    room = np.zeros(size + CACHE_LINE // 2, np.int16)
-    skip = -address(room) % CACHE_LINE // 2
-    return room[skip : skip + size].reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,9 @@ from muser.devices.cpu.tape import Player, Stamps, Tape, labels_by_type, place
 from muser.devices.device import Limits, Step
 from muser.errors import DeviceError, LimitError
 from muser.graph import Argmax, Graph, Project, TakeRows
-from muser.kernels import BUCKETS, Constants, Library, bucket_of
+from muser.kernels import BUCKETS, CACHE_LINE, Constants, Library, bucket_of
 from muser.kv import round_up
 from muser.weights import Packed, pack
-
-CACHE_LINE = 64  # bytes; no two workers' scratch shares one
 
 
 class CpuRunner:

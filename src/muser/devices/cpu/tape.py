@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from muser.devices.cpu.moves import CACHE, Move, barriers
 from muser.devices.cpu.one_row import Placed
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, MuserError
-from muser.kernels import Args, Entry, Library, Outcome, address, pipeline
-
-POOL_ALIGNMENT = 64  # of `struct pool`
+from muser.kernels import Args, Entry, Library, Outcome, address, pipeline, zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +75,9 @@ class Player:
     def __init__(self, library: Library, threads: int, scratch_bytes: int) -> None:
         self.threads = threads
         self._calls = _Calls(library.handle)
-        self._scratch = np.zeros((threads, scratch_bytes), np.uint8)
-        self._memory = np.zeros(library.constants.pool_bytes + POOL_ALIGNMENT, np.uint8)
-        self._pool = -(-address(self._memory) // POOL_ALIGNMENT) * POOL_ALIGNMENT
+        self._scratch = zeros((threads, scratch_bytes), np.uint8)
+        self._memory = zeros(library.constants.pool_bytes, np.uint8)
+        self._pool = address(self._memory)
         error = self._calls.open(self._pool, threads, address(self._scratch), scratch_bytes)
         if error:
             raise DeviceError(

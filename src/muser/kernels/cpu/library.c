@@ -107,6 +107,7 @@ EXPORT const struct constant muser_constants[] = {
     CONSTANT(Q4_K),
     CONSTANT(Q5_K),
     CONSTANT(Q6_K),
+    CONSTANT(GRID),
     CONSTANT(TILE),
     CONSTANT(GRID_BLOCK),
     CONSTANT(CODE_GROUP),

@@ -57,7 +57,7 @@ INLINE __m512i with_bit(__m512i v, __m512i h, int bit) {
 }
 
 /* Unsigned codes of elements 4j … 4j+3 (low) and 16+4j … (high) of a 32-block; Q8_0 has them in
- * vectors j and 4+j. `p` stands behind the heads, `fifth` holds H. */
+ * vectors j and 4+j. `p` stands behind H, which `fifth` holds. */
 INLINE void codes_of_32(enum format f, const uint8_t *p, __m512i fifth, int j, __m512i *low,
                         __m512i *high) {
     if (f == Q8_0) {
@@ -75,16 +75,11 @@ INLINE void codes_of_32(enum format f, const uint8_t *p, __m512i fifth, int j, _
     }
 }
 
-INLINE void add_block_of_32(enum format f, int count, const uint8_t *p, const struct tile_rows *t,
-                            int32_t b, __m512 total[8]) {
+INLINE void add_block_of_32(enum format f, int count, const uint8_t *head, const uint8_t *p,
+                            const struct tile_rows *t, int32_t b, __m512 total[8]) {
     const int32_t offset = offset_of(f);
-    __m512 d = halves16(p), m = _mm512_setzero_ps();
+    const __m512 d = halves16(head), m = has_offset(f) ? halves16(head + 2 * LANES) : d;
     __m512i fifth = _mm512_setzero_si512(), acc[8];
-    p += 2 * LANES;
-    if (has_offset(f)) {
-        m = halves16(p);
-        p += 2 * LANES;
-    }
     if (has_fifth_bits(f)) {
         fifth = load16(p);
         p += VECTOR;
@@ -152,11 +147,11 @@ INLINE __m512 add_with_mins(__m512 d, __m512 m, __m512i dot, __m512i low, float 
     return _mm512_fmadd_ps(_mm512_set1_ps(s), value, total);
 }
 
-INLINE void add_block_k45(enum format f, int count, const uint8_t *p, const struct tile_rows *t,
-                          int32_t b, __m512 total[8]) {
-    const __m512 d = halves16(p), m = halves16(p + 2 * LANES);
-    const struct factors k = factors_of(p + VECTOR);
-    const uint8_t *bits = p + 4 * VECTOR, *codes = bits + (f == Q5_K ? 8 * VECTOR : 0);
+INLINE void add_block_k45(enum format f, int count, const uint8_t *head, const uint8_t *p,
+                          const struct tile_rows *t, int32_t b, __m512 total[8]) {
+    const __m512 d = halves16(head), m = halves16(head + 2 * LANES);
+    const struct factors k = factors_of(p);
+    const uint8_t *bits = p + 3 * VECTOR, *codes = bits + (f == Q5_K ? 8 * VECTOR : 0);
     __m512i dot[8];
     UNROLL
     for (int r = 0; r < count; r++) dot[r] = _mm512_setzero_si512();
@@ -205,10 +200,10 @@ INLINE __m512i codes_q6_k(__m512i a, __m512i b, __m512i h, int quarter) {
     return _mm512_ternarylogic_epi32(low, at_4, _mm512_set1_epi8(0x30), 0xf8);
 }
 
-INLINE void add_block_q6_k(int count, const uint8_t *p, const struct tile_rows *t, int32_t b,
-                           __m512 total[8]) {
-    const __m512 d = halves16(p);
-    const uint8_t *scales = p + 2 * LANES, *pairs = scales + 4 * VECTOR, *low = pairs + 16 * VECTOR;
+INLINE void add_block_q6_k(int count, const uint8_t *head, const uint8_t *scales,
+                           const struct tile_rows *t, int32_t b, __m512 total[8]) {
+    const __m512 d = halves16(head);
+    const uint8_t *pairs = scales + 4 * VECTOR, *low = pairs + 16 * VECTOR;
     __m512i dot[8];
     UNROLL
     for (int r = 0; r < count; r++) dot[r] = _mm512_setzero_si512();
@@ -255,14 +250,14 @@ INLINE void add_block_q6_k(int count, const uint8_t *p, const struct tile_rows *
     }
 }
 
-INLINE void add_block_grid(int count, const uint8_t *p, const struct tile_rows *t, int32_t b,
-                           __m512 total[8]) {
-    const __m512 step = _mm512_loadu_ps(p);
+INLINE void add_block_grid(int count, const uint8_t *head, const uint8_t *p, const struct tile_rows *t,
+                           int32_t b, __m512 total[8]) {
+    const __m512 step = _mm512_loadu_ps(head);
     __m512i dot[8];
     UNROLL
     for (int r = 0; r < count; r++) dot[r] = _mm512_setzero_si512();
     for (int j = 0; j < GRID_BLOCK / 2; j++) {
-        __m512i w = load16(p + VECTOR * (1 + j));
+        __m512i w = load16(p + VECTOR * j);
         UNROLL
         for (int r = 0; r < count; r++) {
             const int8_t *q = t->codes[r] + 2 * GRID_BLOCK * (int64_t)b + 4 * j;
@@ -299,12 +294,13 @@ INLINE void project_panel(enum format f, int count, const struct args *a, const 
     __m512 total[8];
     UNROLL
     for (int r = 0; r < count; r++) total[r] = _mm512_setzero_ps();
-    for (int32_t b = 0; b < blocks; b++, panel += packed_block_bytes(f)) {
-        if (count == 1) ask_ahead(panel, packed_block_bytes(f));
-        if (f == GRID) add_block_grid(count, panel, &t, b, total);
-        else if (f == Q6_K) add_block_q6_k(count, panel, &t, b, total);
-        else if (has_mins(f)) add_block_k45(f, count, panel, &t, b, total);
-        else add_block_of_32(f, count, panel, &t, b, total);
+    const uint8_t *head = panel, *body = panel + heads_bytes(f, blocks);
+    for (int32_t b = 0; b < blocks; b++, head += head_bytes(f), body += body_bytes(f)) {
+        if (count == 1) ask_ahead(body, body_bytes(f));
+        if (f == GRID) add_block_grid(count, head, body, &t, b, total);
+        else if (f == Q6_K) add_block_q6_k(count, head, body, &t, b, total);
+        else if (has_mins(f)) add_block_k45(f, count, head, body, &t, b, total);
+        else add_block_of_32(f, count, head, body, &t, b, total);
     }
     UNROLL
     for (int r = 0; r < count; r++)
@@ -320,11 +316,10 @@ INLINE int rows_at_once(enum format f, int32_t bucket) {
 
 INLINE void project_packed(enum format f, int32_t bucket, const struct args *a, const struct worker *w) {
     const int32_t block = elements_of(f), blocks = round_up(a->width, block) / block;
-    const int64_t panel_bytes = (int64_t)blocks * packed_block_bytes(f);
     const int count = rows_at_once(f, bucket);
     struct span part = share(a->out_width, LANES, w);
     for (int32_t o = part.begin; o < part.end; o += LANES) {
-        const uint8_t *panel = (const uint8_t *)a->weight + o / LANES * panel_bytes;
+        const uint8_t *panel = (const uint8_t *)a->weight + o / LANES * panel_bytes(f, blocks);
         for (int32_t base = 0; base < *a->rows; base += count)
             project_panel(f, count, a, w, panel, base, o);
     }

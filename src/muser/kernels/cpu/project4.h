@@ -36,14 +36,15 @@ INLINE struct tile_rows rows_from(enum format f, int count, const struct args *a
     return t;
 }
 
-/* Where the parts of a packed block begin. */
+/* Where the parts of block n of a panel of so many blocks begin. */
 struct packed {
     const uint8_t *heads, *scales, *high, *codes;
 };
 
-INLINE struct packed packed_at(enum format f, const uint8_t *p) {
-    struct packed b = {p, p, p, p};
-    b.scales = p + 2 * LANES * (has_offset(f) || has_mins(f) ? 2 : 1);
+INLINE struct packed packed_at(enum format f, const uint8_t *panel, int32_t blocks, int32_t n) {
+    struct packed b;
+    b.heads = panel + (int64_t)n * head_bytes(f);
+    b.scales = panel + heads_bytes(f, blocks) + (int64_t)n * body_bytes(f);
     b.high = b.scales + VECTOR * (has_mins(f) ? 3 : f == Q6_K ? 4 : 0);
     b.codes = b.high + VECTOR * (f == Q5_0 || f == Q5_1 ? 1 : f == Q5_K ? 8 : f == Q6_K ? 16 : 0);
     return b;
@@ -349,7 +350,7 @@ INLINE int32x4_t add_wide(int32x4_t sum, int16x4_t w, int16x4_t x, int lane) {
     }
 }
 
-INLINE void add_block_grid(int count, int from, int vectors, const uint8_t *p,
+INLINE void add_block_grid(int count, int from, int vectors, const struct packed *b,
                            const struct tile_rows *t, int32_t n, struct totals *total) {
     struct dots d;
     clear(count, vectors, &d);
@@ -362,7 +363,7 @@ INLINE void add_block_grid(int count, int from, int vectors, const uint8_t *p,
         for (int k = 0; k < 2; k++)
             UNROLL
             for (int v = 0; v < vectors; v++) {
-                const uint8_t *at = p + VECTOR * (1 + j + k) + 16 * (from + v);
+                const uint8_t *at = b->codes + VECTOR * (j + k) + 16 * (from + v);
                 int32x4_t both = vreinterpretq_s32_u8(bytes16(at));
                 int16x4_t even = vmovn_s32(both), odd = vshrn_n_s32(both, 16);
                 UNROLL
@@ -374,7 +375,7 @@ INLINE void add_block_grid(int count, int from, int vectors, const uint8_t *p,
     }
     UNROLL
     for (int v = 0; v < vectors; v++) {
-        const float32x4_t step = vreinterpretq_f32_u8(bytes16(p + 16 * (from + v)));
+        const float32x4_t step = vreinterpretq_f32_u8(bytes16(b->heads + 16 * (from + v)));
         UNROLL
         for (int r = 0; r < count; r++) {
             float32x4_t both = vmulq_n_f32(step, t->scales[r][n]);
@@ -407,9 +408,9 @@ INLINE void project_part(enum format f, int count, int from, int vectors, const 
     for (int r = 0; r < count; r++)
         UNROLL
         for (int v = 0; v < vectors; v++) total.row[r][v] = vdupq_n_f32(0);
-    for (int32_t n = 0; n < blocks; n++, panel += packed_block_bytes(f)) {
-        const struct packed b = packed_at(f, panel);
-        if (f == GRID) add_block_grid(count, from, vectors, panel, &t, n, &total);
+    for (int32_t n = 0; n < blocks; n++) {
+        const struct packed b = packed_at(f, panel, blocks, n);
+        if (f == GRID) add_block_grid(count, from, vectors, &b, &t, n, &total);
         else if (f == Q6_K) add_block_q6_k(count, from, vectors, &b, &t, n, &total);
         else if (has_mins(f)) add_block_k45(f, count, from, vectors, &b, &t, n, &total);
         else add_block_of_32(f, count, from, vectors, &b, &t, n, &total);
@@ -426,8 +427,7 @@ INLINE void project_packed(enum format f, int32_t bucket, const struct args *a, 
     const int count = bucket == 1 ? 1 : bucket == 4 ? 4 : 8, vectors = count == 8 ? 2 : VECTORS;
     struct span part = share(a->out_width, LANES, w);
     for (int32_t o = part.begin; o < part.end; o += LANES) {
-        const uint8_t *panel =
-            (const uint8_t *)a->weight + (int64_t)(o / LANES) * blocks * packed_block_bytes(f);
+        const uint8_t *panel = (const uint8_t *)a->weight + o / LANES * panel_bytes(f, blocks);
         for (int32_t base = 0; base < *a->rows; base += count)
             for (int from = 0; from < VECTORS; from += vectors)
                 project_part(f, count, from, vectors, a, w, panel, base, o);

@@ -61,16 +61,13 @@ INLINE struct unpacked unpacked_at(const struct worker *w, int32_t block, int32_
     return u;
 }
 
-INLINE void unpack_block_of_32(enum format f, const uint8_t *p, int32_t b, const struct unpacked *u) {
+INLINE void unpack_block_of_32(enum format f, const uint8_t *head, const uint8_t *p, int32_t b,
+                               const struct unpacked *u) {
     int8_t *to = u->codes + (int64_t)b * 8 * VECTOR;
     const __m512i offset = _mm512_set1_epi8((char)offset_of(f));
     __m512i fifth = _mm512_setzero_si512();
-    _mm512_storeu_ps(u->d + LANES * b, halves16(p));
-    p += 2 * LANES;
-    if (has_offset(f)) {
-        _mm512_storeu_ps(u->m + LANES * b, halves16(p));
-        p += 2 * LANES;
-    }
+    _mm512_storeu_ps(u->d + LANES * b, halves16(head));
+    if (has_offset(f)) _mm512_storeu_ps(u->m + LANES * b, halves16(head + 2 * LANES));
     if (has_fifth_bits(f)) {
         fifth = load16(p);
         p += VECTOR;
@@ -108,13 +105,14 @@ INLINE __m512i byte_of(__m512i v, int i) {
     return _mm512_and_si512(_mm512_srl_epi32(v, _mm_cvtsi32_si128(8 * i)), _mm512_set1_epi32(0xff));
 }
 
-INLINE void unpack_k45(enum format f, const uint8_t *p, int32_t b, const struct unpacked *u) {
-    const struct factors k = factors_of(p + VECTOR);
-    const uint8_t *bits = p + 4 * VECTOR, *codes = bits + (f == Q5_K ? 8 * VECTOR : 0);
+INLINE void unpack_k45(enum format f, const uint8_t *head, const uint8_t *p, int32_t b,
+                       const struct unpacked *u) {
+    const struct factors k = factors_of(p);
+    const uint8_t *bits = p + 3 * VECTOR, *codes = bits + (f == Q5_K ? 8 * VECTOR : 0);
     const __m512i alternate = _mm512_set1_epi32(0x00ff00ff);
     int8_t *low = u->codes + (int64_t)b * 128 * VECTOR, *high = low + 64 * VECTOR;
-    _mm512_storeu_ps(u->d + LANES * b, halves16(p));
-    _mm512_storeu_ps(u->m + LANES * b, halves16(p + 2 * LANES));
+    _mm512_storeu_ps(u->d + LANES * b, halves16(head));
+    _mm512_storeu_ps(u->m + LANES * b, halves16(head + 2 * LANES));
     UNROLL
     for (int i = 0; i < 2; i++) {
         uint8_t *to = u->mins + (int64_t)(4 * b + 2 * i) * VECTOR;
@@ -140,10 +138,10 @@ INLINE void unpack_k45(enum format f, const uint8_t *p, int32_t b, const struct 
     }
 }
 
-INLINE void unpack_q6_k(const uint8_t *p, int32_t b, const struct unpacked *u) {
-    const uint8_t *scales = p + 2 * LANES, *pairs = scales + 4 * VECTOR, *nibble = pairs + 16 * VECTOR;
+INLINE void unpack_q6_k(const uint8_t *head, const uint8_t *scales, int32_t b, const struct unpacked *u) {
+    const uint8_t *pairs = scales + 4 * VECTOR, *nibble = pairs + 16 * VECTOR;
     int8_t *low = u->codes + (int64_t)b * 128 * VECTOR, *high = low + 64 * VECTOR;
-    _mm512_storeu_ps(u->d + LANES * b, halves16(p));
+    _mm512_storeu_ps(u->d + LANES * b, halves16(head));
     for (int v = 0; v < 16; v++) { /* half v/8, vector v%8 of each quarter */
         const int half = v >> 3, j = v & 7, side = j >> 2;
         __m512i one = load16(nibble + VECTOR * (16 * half + j));
@@ -162,10 +160,11 @@ INLINE void unpack_q6_k(const uint8_t *p, int32_t b, const struct unpacked *u) {
 }
 
 INLINE void unpack_panel(enum format f, const uint8_t *panel, int32_t blocks, const struct unpacked *u) {
-    for (int32_t b = 0; b < blocks; b++, panel += packed_block_bytes(f)) {
-        if (f == Q6_K) unpack_q6_k(panel, b, u);
-        else if (has_mins(f)) unpack_k45(f, panel, b, u);
-        else unpack_block_of_32(f, panel, b, u);
+    const uint8_t *head = panel, *body = panel + heads_bytes(f, blocks);
+    for (int32_t b = 0; b < blocks; b++, head += head_bytes(f), body += body_bytes(f)) {
+        if (f == Q6_K) unpack_q6_k(head, body, b, u);
+        else if (has_mins(f)) unpack_k45(f, head, body, b, u);
+        else unpack_block_of_32(f, head, body, b, u);
     }
 }
 
@@ -269,7 +268,7 @@ INLINE void project_tiles(enum format f, const struct args *a, const struct work
     if (part.begin == part.end || *a->rows == 0) return;
     begin_tiles(block == 256 ? 64 : 32);
     for (int32_t o = part.begin; o < part.end; o += LANES) {
-        const int64_t at = (int64_t)(o / LANES) * blocks * packed_block_bytes(f);
+        const int64_t at = o / LANES * panel_bytes(f, blocks);
         unpack_panel(f, (const uint8_t *)a->weight + at, blocks, &u);
         for (int32_t base = 0; base < *a->rows; base += 16) project_tile(f, a, w, &u, base, o);
     }
