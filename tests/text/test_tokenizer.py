@@ -207,8 +207,6 @@ def test_bos_wanted_but_missing() -> None:
         (["ab"], FormatError),
         (["a b c", "ab"], FormatError),
         ([" a", "b "], FormatError),
-        (["a zz"], FormatError),
-        (["a c"], FormatError),
         (["a\nb c"], FormatError),
     ],
 )
@@ -218,6 +216,19 @@ def test_bad_merges(merges: Any, error: type[Exception]) -> None:
     made = Tokenizer.from_metadata(given)
     with pytest.raises(error, match="merges"):
         made.encode("a")
+
+
+@pytest.mark.parametrize("merge", ["a zz", "a c"])
+def test_merges_that_fit_no_token(merge: str) -> None:
+    """Said where one is used, or where a long text has all of them looked at."""
+    given = metadata()
+    given["tokenizer.ggml.merges"] = [merge]
+    with pytest.raises(FormatError, match="merges of this file do not fit"):
+        Tokenizer.from_metadata(given).encode("b" * 3000)
+    assert Tokenizer.from_metadata(given).encode("a") == [ord("a")]
+    if merge == "a c":
+        with pytest.raises(FormatError, match="merges of this file do not fit its tokens: 'ac'"):
+            Tokenizer.from_metadata(given).encode("ac")
 
 
 @pytest.mark.parametrize("key", ["tokens", "merges"])
@@ -231,8 +242,10 @@ def test_lists_that_are_not_utf8(key: str) -> None:
 def test_two_tokens_of_one_text() -> None:
     given = metadata()
     given["tokenizer.ggml.tokens"][START] = "<|im_end|>"
-    with pytest.raises(FormatError, match="same text"):
-        Tokenizer.from_metadata(given).encode("a")
+    for text in ("<|im_end|>", "b" * 3000):
+        with pytest.raises(FormatError, match="same text"):
+            Tokenizer.from_metadata(given).encode(text, special=True)
+    assert Tokenizer.from_metadata(given).encode("a", special=True) == [ord("a")]
 
 
 def test_a_token_may_hold_a_line_feed() -> None:

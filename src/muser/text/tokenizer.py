@@ -115,9 +115,9 @@ class Tokenizer:
     def _encoder(self) -> Encoder:
         if isinstance(self.rule, PieceRule):
             return build_pieces(self.metadata, self.vocabulary, self.rule)
-        from muser.text.bpe import build_bpe  # costly import, needed by few
+        from muser.text.bpe import BpeEncoder  # costly import, needed by few
 
-        return build_bpe(self.metadata, self.vocabulary, self.rule)
+        return BpeEncoder(self.metadata, self.vocabulary, self.rule)
 
 
 def _read_rule(metadata: Mapping[str, Any]) -> PreTokenizer | PieceRule:
