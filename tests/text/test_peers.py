@@ -1,6 +1,7 @@
 """Live against llama.cpp (`xllamacpp`), and the goldens of the demo model's own vocabulary."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from muser.formats import GgufFile
 from muser.text import Tokenizer
 from muser.text.ending import ENDING_NAMES
 from muser.weights import obtain
+from muser.weights.catalogue import named
 from tests.text.llama_cpp import LlamaVocabulary, open_vocabulary
 from tests.text.piece_vocabulary import CONTROLS, LETTERS, USER_DEFINED, piece_metadata
 from tests.text.record import golden_metadata
@@ -148,3 +150,31 @@ def test_demo_model_goldens() -> None:
         for kind in ("plain", "special"):
             for text, wanted in zip(all_texts(), goldens[kind], strict=True):
                 assert made.encode(text, special=kind == "special", bos=False) == wanted
+
+
+@pytest.mark.models
+@pytest.mark.peers
+def test_gemmas_own_vocabulary_equals_llama_cpp() -> None:
+    """262,144 tokens: samples, texts made of its tokens, names of its control tokens."""
+    pytest.importorskip("xllamacpp", reason="llama.cpp is asked through the xllamacpp wheel")
+    entry = named("gemma3-270m")
+    assert entry is not None
+    if not entry.is_here:
+        pytest.skip(f"{entry.name} is not here")
+    draw = random.Random(20261129)
+    with GgufFile.open(entry.path) as file, open_vocabulary(entry.path) as peer:
+        ours = Tokenizer.from_metadata(file.metadata)
+        spelled = ours.vocabulary.texts
+        made = [
+            "".join(spelled[draw.randrange(ours.size)] for _ in range(draw.randint(1, 12)))
+            for _ in range(1500)
+        ]
+        controls = [spelled[i] for i in range(ours.size) if ours.vocabulary.is_control(i)]
+        spaced = [text.replace("\u2581", " ") for text in made]
+        for text in (*all_texts(), *made, *spaced, *controls[:200]):
+            for special in (False, True):
+                wanted = peer.encode(text, special=special)
+                assert ours.encode(text, special=special, bos=False) == wanted
+        assert ours.stop_ids == peer.stop_ids()
+        for token in range(0, ours.size, 7):
+            assert ours.token_bytes(token) == peer.token_bytes(token)

@@ -17,15 +17,16 @@ import numpy as np
 
 from muser.errors import FormatError, UsageError
 from muser.text.ending import ENDING_NAMES
-from muser.text.strings import Lines, decoded, read_lines, utf8
-from muser.text.vocabulary import TOKENS_KEY, TokenKind, Vocabulary
+from muser.text.lexicon import Lexicon
+from muser.text.names import Names, partition
+from muser.text.strings import Table, utf8
+from muser.text.vocabulary import TokenKind, Vocabulary
 
 SCORES_KEY = "tokenizer.ggml.scores"
 PREFIX_KEY = "tokenizer.ggml.add_space_prefix"
 SPACE = "\u2581"
 
-_TAKEN = "\ud800"  # stands where a name was found: no text and no name holds a lone surrogate
-_STEM = 4  # characters of a name looked for before the name itself; most are absent at once
+_ALWAYS = SPACE.encode() + b"<0x0123456789ABCDEF>"  # bytes of tokens for what is not in the text
 _MOST_CUTS = 1000  # characters that a pattern may list; beyond, a text is merged in one piece
 
 
@@ -39,11 +40,11 @@ class PieceRule:
 
 @dataclass(frozen=True)
 class PieceEncoder:
-    """Text to ids. `ids` maps UTF-8 to ids, `ranks[id]` is the negated score: lowest first."""
+    """Text to ids. `ranks[id]` is the negated score: lowest first."""
 
     vocabulary: Vocabulary
     rule: PieceRule
-    ids: Mapping[bytes, int]
+    lexicon: Lexicon
     ranks: Sequence[float]
     controls: frozenset[int]
     cuts: re.Pattern[str] | None
@@ -54,74 +55,64 @@ class PieceEncoder:
         llama.cpp would also merge characters into a control token; here text never becomes one.
         Raises UsageError for a character without tokens for its bytes.
         """
-        utf8(text)
+        known = self.lexicon.covering(utf8(text) + _ALWAYS)
+        names = self._special_names if special else self._plain_names
         ids: list[int] = []
         after_special = True
-        for part in _partition(text, self._names[special]):
+        for part in partition(text, names):
             if isinstance(part, int):
                 ids.append(part)
                 after_special = True
                 continue
             prefix = SPACE if after_special and self.rule.space_prefix else ""
-            ids += self._merged(prefix + part.replace(" ", SPACE), text)
+            for piece in self._pieces(prefix + part.replace(" ", SPACE), known):
+                token = known.get(piece)
+                ids += _bytes(piece, known, text) if token is None else (token,)
             after_special = False
         return ids
 
-    def _merged(self, part: str, text: str) -> list[int]:
-        """Ids of a part, merged between the places that no token spans; words repeat."""
-        ids: list[int] = []
-        seen: dict[str, list[int]] = {}
+    def _pieces(self, part: str, known: Mapping[bytes, int]) -> Iterator[bytes]:
+        """A part's pieces, merged between the places that no token spans; words repeat."""
+        seen: dict[str, list[bytes]] = {}
         for word in self.cuts.split(part) if self.cuts else (part,):
             found = seen.get(word)
             if found is None:
-                found = seen[word] = self._word(word, text)
-            ids += found
-        return ids
-
-    def _word(self, word: str, text: str) -> list[int]:
-        ids: list[int] = []
-        for piece in merge(word.encode(), self.ids, self.ranks):
-            token = self.ids.get(piece)
-            if token is None:
-                ids += self._bytes(piece, text)
-            else:
-                ids.append(token)
-        return ids
-
-    def _bytes(self, piece: bytes, text: str) -> list[int]:
-        found = [self._byte_ids[byte] for byte in piece]
-        ids = [token for token in found if token is not None]
-        if len(ids) < len(found):
-            char = piece.decode()
-            at = max(0, text.find(" " if char == SPACE else char))
-            raise UsageError(
-                f"This model has no token for U+{ord(text[at]):04X}, character {at} of the text.",
-                "Remove that character: dropping it silently would change the prompt.",
-            )
-        return ids
+                found = seen[word] = list(merge(word.encode(), known, self.ranks))
+            yield from found
 
     @cached_property
-    def _byte_ids(self) -> tuple[int | None, ...]:
-        """Each byte's token: by its name, else by the character that it is."""
-        named = (self.ids.get(b"<0x%02X>" % byte) for byte in range(256))
-        return tuple(
-            self.ids.get(bytes([byte])) if token is None else token
-            for byte, token in enumerate(named)
+    def _plain_names(self) -> Names:
+        """What is found in plain text."""
+        kinds = self.vocabulary.kinds
+        return Names(
+            {
+                name: token
+                for name, token in self.vocabulary.specials.items()
+                if kinds[token] == TokenKind.USER_DEFINED and token not in self.controls
+            }
         )
 
     @cached_property
-    def _names(self) -> tuple["_Names", "_Names"]:
-        """The names that are found in plain text, and those found when special ones are read."""
-        known, kinds = self.vocabulary.specials, self.vocabulary.kinds
-        plain = {
-            name: token
-            for name, token in known.items()
-            if kinds[token] == TokenKind.USER_DEFINED and token not in self.controls
-        }
-        kinds_of = np.frombuffer(kinds, np.uint8)
-        unknown = np.flatnonzero(kinds_of == TokenKind.UNKNOWN).tolist()
+    def _special_names(self) -> Names:
+        """What is found where special names are read: those, controls and the unknown token."""
+        kinds = np.frombuffer(self.vocabulary.kinds, np.uint8)
+        unknown = np.flatnonzero(kinds == TokenKind.UNKNOWN).tolist()
         texts = self.vocabulary.texts
-        return _Names(plain), _Names({**known, **{texts[token]: token for token in unknown}})
+        return Names({**self.vocabulary.specials, **{texts[token]: token for token in unknown}})
+
+
+def _bytes(piece: bytes, known: Mapping[bytes, int], text: str) -> list[int]:
+    """A token for each byte: by its name, else by the character that it is."""
+    found = [known.get(b"<0x%02X>" % byte, known.get(bytes([byte]))) for byte in piece]
+    ids = [token for token in found if token is not None]
+    if len(ids) == len(found):
+        return ids
+    char = piece.decode()
+    at = max(0, text.find(" " if char == SPACE else char))
+    raise UsageError(
+        f"This model has no token for U+{ord(text[at]):04X}, character {at} of the text.",
+        "Remove that character: dropping it silently would change the prompt.",
+    )
 
 
 def unspaced(text: str) -> bytes:
@@ -133,20 +124,10 @@ def build_pieces(
     metadata: Mapping[str, Any], vocabulary: Vocabulary, rule: PieceRule
 ) -> PieceEncoder:
     """The encoder of a token list; raises FormatError for scores that do not fit it."""
-    lines = read_lines(vocabulary.texts, TOKENS_KEY)
-    decoded(lines.raw, TOKENS_KEY)  # UTF-8 or an error
-    words = lines.split()
     controls = _controls(vocabulary)
-    ids = dict(zip(words, range(len(words)), strict=True))
-    if len(ids) < len(words):
-        raise FormatError(
-            "Two tokens of this file have the same text.",
-            "Fetch the file again or convert the model again.",
-        )
-    for token in controls:
-        del ids[words[token]]
-    ranks = _read_ranks(metadata.get(SCORES_KEY), len(words))
-    return PieceEncoder(vocabulary, rule, ids, ranks, controls, _find_cuts(lines))
+    lexicon = Lexicon(vocabulary.texts, controls)
+    ranks = _read_ranks(metadata.get(SCORES_KEY), len(vocabulary))
+    return PieceEncoder(vocabulary, rule, lexicon, ranks, controls, _find_cuts(lexicon.table))
 
 
 def _controls(vocabulary: Vocabulary) -> frozenset[int]:
@@ -170,19 +151,20 @@ def _read_ranks(scores: Any, count: int) -> list[float]:
     return ranks
 
 
-def _find_cuts(lines: Lines) -> re.Pattern[str] | None:
+def _find_cuts(table: Table) -> re.Pattern[str] | None:
     """Matches before each `▁` that no token continues from the character before it.
 
     Where it matches, no merge can pass, so that the parts are merged one by one.
     """
-    data = np.frombuffer(bytes([lines.separator]) + lines.raw, np.uint8)
     first, second, third = SPACE.encode()
-    spaces = (data[:-2] == first) & (data[1:-1] == second) & (data[2:] == third)
-    inside = np.flatnonzero(spaces[1:] & (data[:-3] != lines.separator))  # byte before each
+    raw = table.raw
+    spaces = (raw[:-2] == first) & (raw[1:-1] == second) & (raw[2:] == third)
+    spaces[table.starts[table.starts < len(spaces)]] = False
+    inside = np.flatnonzero(spaces)
     if len(inside) > _MOST_CUTS:
         return None
-    before = (data[max(0, at - 3) : at + 1].tobytes() for at in inside.tolist())
-    held = sorted({tail.decode("utf-8", "ignore")[-1:] for tail in before})
+    before = (raw[max(0, at - 4) : at].tobytes() for at in inside.tolist())
+    held = sorted({tail.decode("utf-8", "ignore")[-1:] for tail in before} - {""})
     behind = f"(?<![{''.join(map(re.escape, held))}])" if held else ""
     return re.compile(f"{behind}(?={SPACE})")
 
@@ -219,40 +201,3 @@ def merge(word: bytes, ids: Mapping[bytes, int], ranks: Sequence[float]) -> Iter
     while at < size:
         yield word[at : ends[at]]
         at = ends[at]
-
-
-class _Names:
-    """Names of special tokens, found in a text the longest first, as llama.cpp does."""
-
-    def __init__(self, names: Mapping[str, int]) -> None:
-        self._stems: dict[str, list[tuple[int, int, str]]] = {}
-        for name, token in names.items():
-            if name:
-                entry = (-len(name.encode()), token, name)
-                self._stems.setdefault(name[:_STEM], []).append(entry)
-
-    def found(self, text: str) -> list[tuple[int, int, int]]:
-        """Start, end and token of each, by start."""
-        taken: list[tuple[int, int, int]] = []
-        near = (group for stem, group in self._stems.items() if stem in text)
-        for _, token, name in sorted(entry for group in near for entry in group):
-            at = text.find(name)
-            if at < 0:
-                continue
-            while at >= 0:
-                taken.append((at, at + len(name), token))
-                at = text.find(name, at + len(name))
-            text = text.replace(name, _TAKEN * len(name))
-        return sorted(taken)
-
-
-def _partition(text: str, names: _Names) -> Iterator[str | int]:
-    """The text's parts and the special tokens between them, in order; no part is empty."""
-    done = 0
-    for start, end, token in names.found(text):
-        if done < start:
-            yield text[done:start]
-        yield token
-        done = end
-    if done < len(text):
-        yield text[done:]

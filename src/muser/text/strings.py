@@ -20,14 +20,30 @@ def are_texts(value: object) -> TypeGuard[Sequence[str]]:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
+class Table(NamedTuple):
+    """All items as bytes: item i is `raw[starts[i]:ends[i]]`, and no item begins at 0."""
+
+    raw: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def read_table(texts: Sequence[str]) -> Table:
+    """A string array for array operations; that of a file is not copied."""
+    if not isinstance(texts, Strings):
+        items = [text.encode("utf-8", "surrogateescape") for text in texts]
+        ends = np.cumsum([1 + len(item) for item in items], dtype=np.int64)
+        sizes = np.array([len(item) for item in items], np.int64)
+        return Table(np.frombuffer(b"\0" + b"\0".join(items), np.uint8), ends - sizes, ends)
+    records, starts = texts.records()
+    return Table(records, starts + 8, np.append(starts[1:], len(records)))
+
+
 class Lines(NamedTuple):
     """All items of an array as bytes, with a separator between them that none of them holds."""
 
     raw: bytes
     separator: int
-
-    def split(self) -> list[bytes]:
-        return self.raw.split(bytes([self.separator]))
 
 
 def read_lines(texts: Sequence[str], what: str) -> Lines:
