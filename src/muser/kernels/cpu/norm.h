@@ -3,6 +3,9 @@
 #define NORM_H
 
 #include "exact.h"
+#if defined(__AVX512VNNI__)
+#include "norm16.h"
+#endif
 
 INLINE float sum_of_squares(const float *x, int32_t n) {
     float lane[256] = {0};
@@ -40,7 +43,11 @@ INLINE void norm_rows(const struct args *a, const struct worker *w) {
     for (int32_t r = s.begin; r < s.end; r++)
         for (int32_t h = 0; h < a->heads; h++) {
             int64_t at = (int64_t)r * width + h * a->head_dim;
+#if defined(__AVX512VNNI__)
+            uint32_t top = norm_run16(a->x + at, a->weight, a->head_dim, a->inverse, a->eps, a->out + at);
+#else
             uint32_t top = norm_run(a->x + at, a->weight, a->head_dim, a->inverse, a->eps, a->out + at);
+#endif
             check_row(top, w, r);
         }
 }

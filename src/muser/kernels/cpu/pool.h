@@ -20,6 +20,7 @@
 
 enum { SPINS = 300, YIELDS = 4, MAX_THREADS = 256 };
 enum { PLAYED, CANCELLED, FAULTED, FORKED, BUSY, CLOSED };
+enum { STOPPED = 1, TURN = 2 };
 enum { CANCEL = 1, CLOSE = 2 }; /* bits of `halt`; a cancel stays until it is forgotten */
 
 struct pool;
@@ -42,19 +43,20 @@ struct pool {
     int32_t length;
     int32_t quit;
     int64_t *stamps;                   /* of a timed play; NULL otherwise */
-    _Atomic int32_t halt;
-    _Atomic int32_t stop;              /* decided at a barrier, valid for all until the next */
+    /* Lines that all read and hardly anyone writes, then one for each word that wanders. */
+    _Alignas(64) _Atomic int32_t halt;
     _Atomic int32_t cut;               /* this play met a halt, even if it was forgotten meanwhile */
     _Atomic uint64_t fault;
+    _Atomic int32_t sleepers;
     _Alignas(64) _Atomic uint32_t round;    /* plays begun */
     _Alignas(64) _Atomic uint32_t arrived;
-    _Alignas(64) _Atomic uint32_t turn;     /* barriers passed */
-    _Alignas(64) _Atomic int32_t sleepers;
+    _Alignas(64) _Atomic uint32_t turn;     /* barriers passed, times TURN, and STOPPED */
+    _Alignas(64) int32_t playing;
+    int32_t closed;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     pthread_mutex_t stage;             /* guards `playing` and `closed` */
     pthread_cond_t empty;              /* a play has ended, or the pool is closed */
-    int32_t playing, closed;
 };
 
 static inline void breathe(void) {
@@ -65,42 +67,46 @@ static inline void breathe(void) {
 #endif
 }
 
-static void await_change(struct pool *p, _Atomic uint32_t *word, uint32_t old) {
+/* What `word` is when it is no longer `old`. */
+static uint32_t await_change(struct pool *p, _Atomic uint32_t *word, uint32_t old) {
+    uint32_t now;
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != old) return;
+        if ((now = atomic_load_explicit(word, memory_order_acquire)) != old) return now;
         breathe();
     }
     for (int i = 0; i < YIELDS; i++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != old) return;
+        if ((now = atomic_load_explicit(word, memory_order_acquire)) != old) return now;
         sched_yield();
     }
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->sleepers, 1);
-    while (atomic_load(word) == old) pthread_cond_wait(&p->wake, &p->lock);
+    while ((now = atomic_load(word)) == old) pthread_cond_wait(&p->wake, &p->lock);
     atomic_fetch_sub(&p->sleepers, 1);
     pthread_mutex_unlock(&p->lock);
+    return now;
 }
 
 /* The store and the read of `sleepers` are sequentially consistent, as are their counterparts in
  * `await_change`: either the sleeper sees the new word or the waker sees the sleeper. */
-static void advance(struct pool *p, _Atomic uint32_t *word) {
-    atomic_fetch_add(word, 1);
+static void announce(struct pool *p, _Atomic uint32_t *word, uint32_t now) {
+    atomic_store(word, now);
     if (atomic_load(&p->sleepers) == 0) return;
     pthread_mutex_lock(&p->lock);
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
 }
 
-static void barrier(struct pool *p) {
-    uint32_t turn = atomic_load(&p->turn);
-    if (atomic_fetch_add(&p->arrived, 1) + 1 < (uint32_t)p->count) {
-        await_change(p, &p->turn, turn);
-        return;
-    }
-    atomic_store(&p->arrived, 0);
+/* The last to arrive decides whether the rest is skipped, and says so in the word that lets the others
+ * go: they need to fetch no second line. */
+static int barrier(struct pool *p) {
+    uint32_t turn = atomic_load_explicit(&p->turn, memory_order_relaxed);
+    if (atomic_fetch_add(&p->arrived, 1) + 1 < (uint32_t)p->count)
+        return await_change(p, &p->turn, turn) & STOPPED;
+    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
     if (atomic_load(&p->halt)) atomic_store(&p->cut, 1);
-    atomic_store(&p->stop, atomic_load(&p->cut) || atomic_load(&p->fault) != UINT64_MAX);
-    advance(p, &p->turn);
+    int stop = atomic_load(&p->cut) || atomic_load(&p->fault) != UINT64_MAX;
+    announce(p, &p->turn, ((turn + TURN) & ~(uint32_t)STOPPED) | (stop ? STOPPED : 0));
+    return stop;
 }
 
 #if defined(__x86_64__)
@@ -137,8 +143,7 @@ INLINE void walk(struct pool *p, int32_t index, int64_t *stamps) {
     int stop = 0;
     for (int32_t i = 0; i < p->length; i++) {
         if (p->entries[i].wait && i > 0) {
-            barrier(p);
-            stop = atomic_load_explicit(&p->stop, memory_order_relaxed);
+            stop = barrier(p);
         }
         if (atomic_load_explicit(&p->halt, memory_order_relaxed)) {
             atomic_store(&p->cut, 1);
@@ -174,7 +179,7 @@ static void *live(void *argument) {
 
 static void dismiss(struct pool *p, int32_t started) {
     p->quit = 1;
-    advance(p, &p->round);
+    announce(p, &p->round, atomic_load(&p->round) + 1);
     for (int32_t i = 1; i < started; i++) pthread_join(p->threads[i], NULL);
 }
 
@@ -247,10 +252,9 @@ static int32_t play(struct pool *p, const struct entry *entries, int32_t length,
     p->entries = entries;
     p->length = length;
     p->stamps = stamps;
-    atomic_store(&p->stop, 0);
     atomic_store(&p->cut, 0);
     atomic_store(&p->fault, UINT64_MAX);
-    if (p->count > 1) advance(p, &p->round);
+    if (p->count > 1) announce(p, &p->round, atomic_load(&p->round) + 1);
     go(p, 0);
     *fault = atomic_load(&p->fault);
     int32_t cut = atomic_load(&p->cut);

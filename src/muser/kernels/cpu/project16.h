@@ -42,8 +42,6 @@ INLINE int32_t offset_of(enum format f) {
     }
 }
 
-enum { AHEAD = 4096 }; /* bytes, measured: 0, 1,024, 2,048, 4,096, 8,192 gave 10, 11.5, 11.5, 14, 12 GB/s */
-
 INLINE int has_fifth_bits(enum format f) { return f == Q5_0 || f == Q5_1 || f == Q5_K; }
 
 INLINE __m512i low_nibbles(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }

@@ -12,8 +12,10 @@ static void read_through(const struct args *a, const struct worker *w) {
     struct span part = share((int32_t)(a->row_bytes / (READ_WORDS * sizeof(uint64_t))), 1, w);
     const uint64_t *words = (const uint64_t *)a->weight + (int64_t)part.begin * READ_WORDS;
     uint64_t sums[READ_WORDS] = {0};
-    for (int32_t i = part.begin; i < part.end; i++, words += READ_WORDS)
+    for (int32_t i = part.begin; i < part.end; i++, words += READ_WORDS) {
+        for (int j = 0; j < READ_WORDS; j += 8) __builtin_prefetch((const char *)(words + j) + AHEAD);
         for (int j = 0; j < READ_WORDS; j++) sums[j] += words[j];
+    }
     for (int j = 1; j < READ_WORDS; j++) sums[0] += sums[j];
     ((uint64_t *)a->out)[w->index * 8] = sums[0];
 }
