@@ -30,7 +30,10 @@ def angle_factor(base: float, rotated: int) -> np.float32:
 def _horner(coefficients: tuple[int, ...], x: I64) -> I64:
     total = np.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
-        total = coefficient + ((total * x) >> 32)
+        total *= x
+        total >>= 32
+        if coefficient:
+            total += coefficient
     return total
 
 
@@ -38,16 +41,17 @@ def sine_and_cosine(theta: F32) -> tuple[F32, F32]:
     """sin and cos of f32 angles ≥ 0 by a 32-bit integer phase."""
     phase = np.floor(theta.astype(np.float64) * PHASE + 0.5).astype(np.int64) & 0xFFFFFFFF
     quadrant = phase >> 30
-    mirrored = (phase >> 29) & 1 == 1
+    mirrored = (phase >> 29) & 1
     x = (phase & 0x1FFFFFFF) << 3
-    x = np.where(mirrored, np.where(x == 0, 0xFFFFFFFF, (1 << 32) - x), x)
+    x = np.where(mirrored, ((1 << 32) - x) - (x == 0), x)
     sin, cos = _horner(SIN, x), _horner(COS, x)
-    sin, cos = np.where(mirrored, cos, sin), np.where(mirrored, sin, cos)
+    swapped = mirrored != quadrant & 1  # by the mirror, and by each quarter turn
     unit = np.float32(2.0**-30)
-    s, c = sin.astype(np.float32) * unit, cos.astype(np.float32) * unit
-    turned_s = np.choose(quadrant, [s, c, -s, -c])
-    turned_c = np.choose(quadrant, [c, -s, -c, s])
-    return turned_s.astype(np.float32), turned_c.astype(np.float32)
+    s = np.where(swapped, cos, sin).astype(np.float32) * unit
+    c = np.where(swapped, sin, cos).astype(np.float32) * unit
+    np.negative(s, out=s, where=quadrant >= 2)
+    np.negative(c, out=c, where=quadrant + 1 & 2 == 2)
+    return s, c
 
 
 def rope_table(spec: RopeSpec, positions: int, factors: F32 | None = None) -> F32:
@@ -58,14 +62,14 @@ def rope_table(spec: RopeSpec, positions: int, factors: F32 | None = None) -> F3
     """
     _check_angles(spec, factors)
     step = angle_factor(spec.base, spec.rotated)
-    table = np.empty((positions, spec.rotated // 2, 2), np.float32)
+    table = np.empty((spec.rotated // 2, 2, positions), np.float32)
     theta = np.arange(positions, dtype=np.float32)
     for pair in range(spec.rotated // 2):
         angle = theta if factors is None else theta / factors[pair]
         angle = angle * np.float32(spec.scale)
-        table[:, pair, 1], table[:, pair, 0] = sine_and_cosine(angle)
+        table[pair, 1], table[pair, 0] = sine_and_cosine(angle)
         theta = theta * step
-    return table
+    return np.ascontiguousarray(table.transpose(2, 0, 1))
 
 
 def _check_angles(spec: RopeSpec, factors: F32 | None) -> None:
