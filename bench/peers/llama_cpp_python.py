@@ -65,6 +65,16 @@ def python() -> Path:
     )
 
 
+def library() -> Path:
+    """The folder of the peer's libllama; its headers lie two folders above. Raises `PeerError`."""
+    question = (
+        "from importlib.util import find_spec\n"
+        "print(find_spec('llama_cpp').submodule_search_locations[0])"
+    )
+    found = building.call("python", [python(), "-c", question])
+    return Path(found.strip()) / "lib"
+
+
 def install(wheel: Path | None = None, *, here: bool = False) -> Path:
     """Build the wheel unless it is there, install it, and return the Python that has it.
 

@@ -67,11 +67,15 @@ def run_start(
     repetitions: int,
     reference: str,
     *,
+    cold: int | None = None,
     run: Runs = timed_process,
     say: Say = lambda line: None,
     look: Look | None = None,
 ) -> dict[str, Any]:
-    """The record of cold and warm starts, five words in and one token out."""
+    """The record of cold and warm starts, five words in and one token out.
+
+    `cold` is how many of the cold ones, at least one; as many as of the warm ones by default.
+    """
     with alone(places.home()):
         say(f"Reference run ({reference}).")
         ids = tokenizer_of(model)(PROMPT)
@@ -80,14 +84,15 @@ def run_start(
             expected = Expected(tuple(ids), side.greedy(ids, 1)[0][0])
 
         def body() -> dict[str, Any]:
-            return {"runs": [_starts(model, repetitions, expected, run, say)]}
+            counts = (cold or repetitions, repetitions)
+            return {"runs": [_starts(model, counts, expected, run, say)]}
 
         record = recorded("start", model, body, look)
     return {**record, "repetitions": repetitions}
 
 
 def _starts(
-    model: Path, repetitions: int, expected: Expected, run: Runs, say: Say
+    model: Path, counts: tuple[int, int], expected: Expected, run: Runs, say: Say
 ) -> dict[str, Any]:
     flags = ("--raw", "-m", str(model.absolute()), "-n", "1", "--json", PROMPT)
     command = (sys.executable, "-m", "muser", "run", *flags)
@@ -99,15 +104,15 @@ def _starts(
         expected.require(said)
         return took
 
-    cold = []
-    for number in range(repetitions):
-        say(f"cold start {number + 1} of {repetitions}")
+    cold, (colds, warms) = [], counts
+    for number in range(colds):
+        say(f"cold start {number + 1} of {colds}")
         with tempfile.TemporaryDirectory(prefix="muser-start-") as home:
             cold.append(once(home))
     say("warm starts")
     with tempfile.TemporaryDirectory(prefix="muser-start-") as home:
         once(home)
-        warm = [once(home) for _ in range(repetitions)]
+        warm = [once(home) for _ in range(warms)]
     libraries = said["libraries"]
     ours = {**build_identity(), "libraries": libraries, "instruction_sets": sorted(libraries)}
     return {"sides": {"ours": ours}, "cold": told(cold), "warm": told(warm)}

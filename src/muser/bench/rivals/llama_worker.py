@@ -9,6 +9,7 @@ Requests are those of `muser.bench.side`.
 import ctypes
 import hashlib
 import importlib.util
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,10 +72,12 @@ class Library:
         self._check_sizes()
 
     def described(self) -> dict[str, Any]:
-        build = self._library.parent / "build.json"
+        told = self._library.parent / "build.json"  # by bench/peers/llama_clang.py
+        build = json.loads(told.read_text()) if told.is_file() else {}
         system = self._shim.peer_system().decode()
         return {
-            "version": build.read_text() if build.is_file() else "unknown",
+            "version": build.pop("build", "unknown"),
+            "build": {**build, "library": self._library.name},
             "libraries": hashes(self._library.parent),
             "instruction_sets": instruction_sets(system),
         }
@@ -156,6 +159,7 @@ class Bindings:
 
         return {
             "version": f"llama-cpp-python {version('llama-cpp-python')}",
+            "build": {"python": sys.version.split()[0]},
             "libraries": hashes(Path(self._c.__file__).parent / "lib"),
             "instruction_sets": instruction_sets(self._c.llama_print_system_info().decode()),
         }
