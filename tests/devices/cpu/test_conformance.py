@@ -52,6 +52,7 @@ def test_one_different_word_refuses_the_device(
 
 def test_a_pass_is_remembered_for_these_bytes_and_vectors(libraries, tmp_path, monkeypatch):
     library, shelf = libraries["c"], Shelf(tmp_path)
+    monkeypatch.setattr("muser.devices.cpu.conformance.processor_of", lambda library: "this")
     require_conformance(library, shelf)
     monkeypatch.setattr("muser.devices.cpu.conformance.run_checks", lambda library: [("again", 1)])
     require_conformance(library, shelf)

@@ -9,8 +9,8 @@
 #ifndef PROJECT4_H
 #define PROJECT4_H
 
-#include "exact4.h"
 #include "byte_rows.h"
+#include "exact4.h"
 #include "pack.h"
 
 enum { FOUR = 4, VECTORS = LANES / FOUR, MOST_ROWS = 8 };
@@ -251,7 +251,7 @@ INLINE int32x4_t signed_byte(uint32x4_t v, int i) {
 }
 
 /* Where the sum of group g stands among the first eight of a row's sums. */
-INLINE int place_of(int g) {
+INLINE int sum_place(int g) {
     static const uint8_t place[8] = {0, 2, 1, 3, 4, 6, 5, 7};
     return place[g];
 }
@@ -288,7 +288,7 @@ INLINE void add_block_k45(enum format f, int count, int from, int vectors, const
                     int32x4_t min = unsigned_byte(mins[v], 2 * pair + half);
                     UNROLL
                     for (int r = 0; r < count; r++) {
-                        const int32_t q = t->group_sums[r][n * SUMS_OF_256 + place_of(g)];
+                        const int32_t q = t->group_sums[r][n * SUMS_OF_256 + sum_place(g)];
                         sum.row[r][v] = vmlaq_s32(sum.row[r][v], scale, d.row[r][v]);
                         low.row[r][v] = vmlaq_n_s32(low.row[r][v], min, q);
                     }
