@@ -6,6 +6,7 @@ import pytest
 
 from muser.bench import record as records
 from muser.models.synth import synthesise
+from tests.bench import written
 
 
 @pytest.fixture
@@ -94,3 +95,15 @@ def test_a_load_is_printed_with_its_memory(command, model, tmp_path):
     [(_, record)] = records.read_all(tmp_path / "home" / "records")
     memory = record["runs"][0]["loads"]["ours"]["memory"]["after"]
     assert memory["rss"] == memory["file"] + memory["anonymous"]
+
+
+def test_the_report_is_written_and_checked(command, tmp_path):
+    for record in written.ALL:
+        records.write(record, tmp_path / "records")
+    flags = ("--records", str(tmp_path / "records"), "--out", str(tmp_path / "page.md"))
+    assert command("bench", "report", *flags, "--check").status == 2
+    assert command("bench", "report", *flags).status == 0
+    assert command("bench", "report", *flags, "--check").status == 0
+    (tmp_path / "page.md").write_text("other")
+    assert "bench report` again" in command("bench", "report", *flags, "--check").err
+    assert command("bench", "report", "--records", str(tmp_path / "none")).status == 2

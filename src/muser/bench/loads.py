@@ -12,7 +12,7 @@ from muser.bench.fixture import NAME, fixture_ids
 from muser.bench.lock import alone
 from muser.bench.look import Look, recorded
 from muser.bench.ours import MuserSide
-from muser.bench.session import Opens, Say, tokenizer_of
+from muser.bench.session import Opens, Say, identity_of, tokenizer_of
 from muser.bench.side import Memory, Side
 from muser.bench.spread import Spread, pair_ratios, speed_ratio
 from muser.bench.walls import told
@@ -75,7 +75,7 @@ def _load(
     sample = work.run(side)
     if ours:
         work.require(sample)
-    identity = dict(side.identity())
+    identity = identity_of(side)
     return Loaded(loading.ns, sample.ns, loading.before, loading.after, side.memory(), identity)
 
 

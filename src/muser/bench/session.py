@@ -99,6 +99,11 @@ def _references(plan: Plan) -> tuple[tuple[Workload, ...], dict[str, Any]]:
     return works, {name: identity[name] for name in ("libraries", "build", "settings")}
 
 
+def identity_of(side: Side) -> dict[str, Any]:
+    """What a side says it is, and the name that it was given."""
+    return {**side.identity(), "name": side.name}
+
+
 def _runs(
     plan: Plan, works: Sequence[Workload], ours: Side, theirs: Side | None, say: Say
 ) -> Iterator[dict[str, Any]]:
@@ -119,7 +124,7 @@ def _runs(
             yield {
                 "threads": threads,
                 "slots": slots,
-                "sides": {name: dict(side.identity()) for name, side in sides.items()},
+                "sides": {name: identity_of(side) for name, side in sides.items()},
                 "loading": loading,
                 "memory": {name: asdict(side.memory()) for name, side in sides.items()},
                 "cells": cells,

@@ -106,7 +106,7 @@ def table(record: Mapping[str, Any]) -> list[str]:
             for side in ("ours", "theirs"):
                 if side in cell:
                     lines.append(_line(name, run["threads"], cell, cell[side]))
-                    name = "  " + run["sides"].get("theirs", {"engine": ""})["engine"]
+                    name = "  " + run["sides"].get("theirs", {"name": ""})["name"]
             if "ratios" in cell:
                 lines.append(_ratio(cell))
     return lines

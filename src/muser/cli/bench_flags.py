@@ -124,6 +124,7 @@ def kept(record: Mapping[str, Any], flags: MeasureFlags, lines: Sequence[str]) -
 
 def _loud(noise: Mapping[str, Mapping[str, float]]) -> list[str]:
     return [
-        f"{name} others took {look['others']:.2f} of a processor, a hypervisor {look['stolen']:.2f}"
-        for name, look in noise.items()
+        f"{name} it, others took {noise[name]['others']:.2f}, a hypervisor"
+        f" {noise[name]['stolen']:.2f} processors"
+        for name in ("before", "during", "after")
     ]

@@ -80,8 +80,8 @@ def load_table(record: Mapping[str, Any]) -> Iterator[str]:
             f"   {'resident MB':>11} {'of files':>9} {'own':>7} {'highest':>8}"
         )
         for name, found in run["loads"].items():
-            engine = run["sides"][name]["engine"]
-            yield _seconds(f"{engine}: load", found) + _megabytes(found["memory"]["after"])
+            side = run["sides"][name]["name"]
+            yield _seconds(f"{side}: load", found) + _megabytes(found["memory"]["after"])
             first = _seconds("  a first prompt of 16", found["first_token"])
             yield first + _megabytes(found["memory"]["used"])
         if "ratios" in run:
