@@ -47,6 +47,7 @@ def test_slots_side_by_side_are_the_same_bits(side, model):
     together = side.decode(prompts, fed)
     assert together.ids == tuple(token for ids, _ in alone for token in ids)
     assert together.logits_sha256 == tuple(digest for _, digest in alone)
+    assert side.decode(prompts, fed).logits_sha256 == together.logits_sha256
 
 
 def test_identity_names_what_was_loaded(side, model):
