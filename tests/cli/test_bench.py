@@ -4,9 +4,25 @@ import json
 
 import pytest
 
+from muser import places
 from muser.bench import record as records
+from muser.bench.ours import MuserSide
 from muser.models.synth import synthesise
 from tests.bench import written
+
+
+@pytest.fixture(scope="session")
+def compiled():
+    """The libraries of all tests: a home of its own would have them compiled for every command."""
+    return places.libraries()
+
+
+@pytest.fixture
+def command(compiled, command, tmp_path):
+    compiled.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "libraries").symlink_to(compiled, target_is_directory=True)
+    return command
 
 
 @pytest.fixture
@@ -107,3 +123,33 @@ def test_the_report_is_written_and_checked(command, tmp_path):
     (tmp_path / "page.md").write_text("other")
     assert "bench report` again" in command("bench", "report", *flags, "--check").err
     assert command("bench", "report", "--records", str(tmp_path / "none")).status == 2
+
+
+class Double(MuserSide):
+    """Muser once more, as a rival."""
+
+    def __init__(self, path=None):
+        super().__init__(name=f"double {path.name}")
+
+
+def test_a_rival_is_measured_in_turns(command, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("muser.bench.rivals.LlamaLibrarySide", Double)
+    flags = ("-m", str(model), "-t", "1", "--repetitions", "2", "--allow-noise", "-n", "3")
+    sizes = ("--depths", "0", "--sizes", "6", "--slots", "2")
+    outcome = command("bench", "vs", "llama.cpp", "lib.so", *flags, *sizes)
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.count("ours ÷ theirs") == 3
+    assert outcome.out.count("same choices") == 3
+    assert "  double lib.so" in outcome.out
+    assert command("bench", "vs", "llama.cpp", "lib.so", "--load", *flags[:-2]).status == 0
+    found = [record for _, record in records.read_all(tmp_path / "home" / "records")]
+    assert {record["kind"] for record in found} == {"vs", "load"}
+    cells = [cell for one in found for run in one["runs"] for cell in run.get("cells", ())]
+    assert [cell["surface"] for cell in cells] == ["decode", "prefill", "batch"]
+    assert all(cell["first"] == ["muser", "double lib.so"] for cell in cells)
+    assert all(cell["agreement"]["exact"] for cell in cells)
+
+
+def test_rivals_have_names_and_llama_cpp_a_path(command):
+    assert "Known: llama.cpp" in command("bench", "vs", "nobody").err
+    assert "libllama.so" in command("bench", "vs", "llama.cpp").err

@@ -32,6 +32,16 @@ class Loaded:
     identity: dict[str, Any]
 
 
+def default_context(model: Path) -> int:
+    """What `muser run` takes without --ctx-size: the model's own length, at most 4,096."""
+    from muser.engine.loading import DEFAULT_CONTEXT
+    from muser.formats import GgufFile
+    from muser.models import build
+
+    file = GgufFile.open(model)
+    return min(DEFAULT_CONTEXT, build(file.metadata, file.tensors).context)
+
+
 def run_load(
     model: Path,
     threads: Sequence[int],

@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from muser.cli import bench_cells, bench_kernels, bench_report, bench_starts
+from muser.cli import bench_cells, bench_kernels, bench_report, bench_starts, bench_vs
 
 
 def bench_app() -> App:
@@ -14,5 +14,6 @@ def bench_app() -> App:
     app.command(bench_starts.start)
     app.command(bench_starts.load)
     app.command(bench_kernels.kernels)
+    app.command(bench_vs.vs)
     app.command(bench_report.report)
     return app

@@ -37,7 +37,10 @@ def start(
 
 def load(
     *,
-    context: Annotated[int, number_flag("Tokens that fit.", "--ctx-size", "-c")] = 4096,
+    context: Annotated[
+        int | None,
+        number_flag("Tokens that fit; default the model's, at most 4096.", "--ctx-size", "-c"),
+    ] = None,
     cells: CellFlags | None = None,
     flags: MeasureFlags | None = None,
 ) -> None:
@@ -46,7 +49,7 @@ def load(
 
 
 def measured_loads(
-    context: int,
+    context: int | None,
     cells: CellFlags | None,
     flags: MeasureFlags | None,
     open_theirs: "Opens | None" = None,
@@ -57,11 +60,16 @@ def measured_loads(
     model, threads = obtained(flags.model), threads_of(cells)
 
     from muser.bench import reference_isa
-    from muser.bench.loads import run_load
+    from muser.bench.loads import default_context, run_load
 
-    reference = cells.reference or reference_isa()
     record = run_load(
-        model, threads, context, flags.repetitions, reference, open_theirs=open_theirs, say=say
+        model,
+        threads,
+        context or default_context(model),
+        flags.repetitions,
+        cells.reference or reference_isa(),
+        open_theirs=open_theirs,
+        say=say,
     )
     kept(record, flags, list(load_table(record)))
 
