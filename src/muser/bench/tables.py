@@ -168,8 +168,9 @@ def when(record: Mapping[str, Any]) -> str:
 
 
 def named(side: Mapping[str, Any]) -> str:
-    """The name under which a side ran, and its version."""
-    return f"{side.get('name', side['engine'])} {side.get('version', '')}".strip()
+    """The name under which a side ran, and its version, which may begin with that name."""
+    name, version = side.get("name", side["engine"]), side.get("version", "")
+    return version if version.startswith(f"{name} ") else f"{name} {version}".strip()
 
 
 def what(cell: Mapping[str, Any]) -> str:
