@@ -1,5 +1,6 @@
 """`python -m muser` and `muser`: an interrupt is quiet from the first import on."""
 
+import gc
 import os
 import signal
 from types import FrameType
@@ -10,6 +11,8 @@ INTERRUPTED = 130
 def start() -> None:
     """Run the command line; until it has taken over the signals, Ctrl-C ends the process."""
     signal.signal(signal.SIGINT, _leave)
+    # A start makes many objects and drops few: looking for cycles among them is in vain.
+    gc.set_threshold(100_000)
     # NumPy's OpenBLAS would start a thread a processor when it is imported; nothing here uses it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from muser.cli import main

@@ -238,6 +238,31 @@ def test_an_interrupt_after_the_work_changes_nothing(tmp_path: Path) -> None:
     assert b"smollm2" in done.stdout
 
 
+def test_what_was_left_for_the_end_is_done() -> None:
+    """Exit functions and streams, though the interpreter is not taken apart."""
+    probe = (
+        "import atexit, sys; from muser.cli.console import leave\n"
+        "atexit.register(lambda: print('at the end'))\n"
+        "print('begun', end=' '); sys.stderr.write('said'); leave(7)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"begun at the end\n", b"said")
+
+
+def test_leaving_when_nobody_reads() -> None:
+    probe = "import sys; from muser.cli.console import leave; sys.stdout.write('x'); leave(3)"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", probe],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (3, b"")
+
+
 def begun(
     arguments: list[str], home: Path, *, encoding: str = "utf-8", **streams: Any
 ) -> subprocess.CompletedProcess[bytes]:

@@ -1,10 +1,13 @@
 """The process's streams and signals, made ready so that nothing odd about them is a defect."""
 
+import atexit
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
 from muser.errors import MuserError
 
@@ -55,6 +58,17 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, _Interrupt())
+
+
+def leave(status: int) -> NoReturn:
+    """End the process as `sys.exit` does, exit functions and streams included, but without taking
+    the interpreter apart object by object: the system frees the memory at once.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # said before, or nobody is there to be told
+            stream.flush()
+    os._exit(status)
 
 
 class _Interrupt:

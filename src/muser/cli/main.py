@@ -9,12 +9,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
-from muser.cli.console import in_two_lines, one_line, prepare
+from muser.cli.console import in_two_lines, leave, one_line, prepare
 from muser.cli.words import complaint, hyphenated
 from muser.errors import Cancelled, LimitError, MuserError, StorageError
 
@@ -65,12 +65,12 @@ def _imported(where: str) -> Any:
     return found() if name.endswith("_app") else found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and leave the process with its exit status."""
     prepare()
     status = status_of(sys.argv[1:] if arguments is None else list(arguments))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done; only the end is left
-    sys.exit(status)
+    leave(status)
 
 
 def status_of(arguments: list[str]) -> int:

@@ -40,14 +40,9 @@ class CpuRunner:
         lowering = Lowering(graph, weights, self._arena, limits.context, constants, panels)
         moves = lower(lowering)
         self._keep = lowering.keep, panels
-        self._tapes = {
-            bucket: Tape.record(
-                place_one_row(moves, self._arena, threads) if bucket == "1" else place(moves),
-                library,
-                bucket,
-            )
-            for bucket in BUCKETS
-        }
+        placed = dict.fromkeys(BUCKETS, place(moves))
+        placed["1"] = place_one_row(moves, self._arena, threads)
+        self._tapes = {bucket: Tape.record(placed[bucket], library, bucket) for bucket in BUCKETS}
         self._player = Player(library, threads, _scratch_bytes(widths, constants))
         self._played: set[str] = set()  # buckets since `resume`
         self._logits = _logits_row(graph)
