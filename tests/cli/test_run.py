@@ -93,7 +93,7 @@ class PretendEngine:
 def engine(monkeypatch: pytest.MonkeyPatch) -> PretendEngine:
     pretend = PretendEngine()
     monkeypatch.setattr(muser, "load", pretend.load, raising=False)
-    monkeypatch.setattr(run, "obtained", lambda model: Path(model or "default"))
+    monkeypatch.setattr(run, "obtained", lambda model, **_: Path(model or "default"))
     return pretend
 
 

@@ -14,7 +14,7 @@ import mmap
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ PAGE = 4096
 KEPT_FROM = 8 << 20  # bytes: what is smaller is packed into memory at each load
 
 Packed = Mapping[str, NDArray[np.uint8]]
+Mapped = Callable[[Path, NDArray[np.uint8]], None]
+"""Is told of a file and its bytes as they are mapped, before any of them is read."""
 
 
 class PackSource(TensorSource, Protocol):
@@ -66,7 +68,12 @@ class Plan:
 
 
 def pack(
-    library: Library, source: PackSource, names: Sequence[str], folder: Path, threads: int
+    library: Library,
+    source: PackSource,
+    names: Sequence[str],
+    folder: Path,
+    threads: int,
+    mapped: Mapped | None = None,
 ) -> Packed:
     """The tensors `names` in panels, uint8; from `folder` if they were packed there before.
 
@@ -79,11 +86,15 @@ def pack(
         return _in_memory(packer, source, panels, threads)
     plan = _plan(panels, _about(origin))
     path = folder / f"{plan.key}.packed"
-    kept = _open(path, plan)
+    kept = _open(path, plan, mapped)
     if kept is not None and _begins_right(packer, source, plan, kept):
         return kept
     try:
-        return _make(packer, source, plan, path, threads)
+        _make(packer, source, plan, path, threads)
+        kept = _open(path, plan, mapped)
+        if kept is None:
+            raise OSError(errno.EIO, "the file changed while it was written", str(path))
+        return kept
     except OSError as error:
         log.warning(
             "%s cannot take the packed weights (%s); %.0f MB of memory hold them, at each load.",
@@ -135,7 +146,7 @@ def _in_memory(
         )
 
 
-def _open(path: Path, plan: Plan) -> Packed | None:
+def _open(path: Path, plan: Plan, mapped: Mapped | None) -> Packed | None:
     """The mapped file if it is ours and is what `plan` says; None otherwise."""
     try:
         with path.open("rb") as file:
@@ -148,13 +159,16 @@ def _open(path: Path, plan: Plan) -> Packed | None:
             if file.read(len(plan.head)) != plan.head:
                 log.warning("%s is damaged; it is made again.", path)
                 return None
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapping = mmap.mmap(file.fileno(), plan.size, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        log.warning("%s cannot be read (%s).", path, error.strerror)
+    except (OSError, ValueError) as error:  # ValueError: it is shorter by now
+        log.warning("%s cannot be read (%s).", path, error)
         return None
-    return plan.cut(np.frombuffer(data, np.uint8))
+    data = np.frombuffer(mapping, np.uint8)
+    if mapped is not None:
+        mapped(path, data)
+    return plan.cut(data)
 
 
 def _begins_right(packer: Packer, source: TensorSource, plan: Plan, kept: Packed) -> bool:
@@ -167,7 +181,7 @@ def _begins_right(packer: Packer, source: TensorSource, plan: Plan, kept: Packed
     return True
 
 
-def _make(packer: Packer, source: TensorSource, plan: Plan, path: Path, threads: int) -> Packed:
+def _make(packer: Packer, source: TensorSource, plan: Plan, path: Path, threads: int) -> None:
     from concurrent.futures import ThreadPoolExecutor  # costly import, needed by few
 
     log.info(
@@ -188,10 +202,6 @@ def _make(packer: Packer, source: TensorSource, plan: Plan, path: Path, threads:
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(put, plan.panels, plan.offsets))
-    kept = _open(path, plan)
-    if kept is None:
-        raise OSError(errno.EIO, "the file changed while it was written", str(path))
-    return kept
 
 
 def _write_whole(descriptor: int, data: memoryview, at: int) -> None:

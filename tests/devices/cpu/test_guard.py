@@ -109,9 +109,9 @@ LATE = """
 import os, sys
 from muser.engine import loading
 class Late(loading.Weights):
-    def __init__(self, file, graph):
+    def __init__(self, file, *rest):
         os.truncate(file.path, 0)
-        super().__init__(file, graph)
+        super().__init__(file, *rest)
 loading.Weights = Late
 from muser.cli.main import main
 main(sys.argv[1:])
@@ -158,6 +158,46 @@ def test_the_oracle_dies_with_a_report(model):
     )
     assert done.returncode == -signal.SIGBUS
     assert "Fatal Python error: Bus error" in done.stderr
+
+
+PACKED = """
+import os, sys
+from muser.weights import packing
+begins_right = packing._begins_right
+def late(packer, source, plan, kept):
+    os.truncate(sys.argv[1], 0)
+    return begins_right(packer, source, plan, kept)
+packing._begins_right = late
+from muser.cli.main import main
+main(sys.argv[2:])
+"""
+
+
+def test_packed_weights_that_are_shortened(model, libraries, shelf, tmp_path, monkeypatch):
+    """They are a mapped file too, of Muser's own."""
+    isa = next((isa for isa, each in libraries.items() if each.constants.packed), None)
+    if isa is None:
+        pytest.skip("no library of this machine packs weights")
+    monkeypatch.setenv("MUSER_ISA", isa)
+    monkeypatch.setenv("MUSER_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "libraries").symlink_to(shelf.folder)
+    synthesise(model, layers=2, width=512, ffn=8192, vocabulary=600)
+    kept = run(RUN, model, "-n", "1")
+    assert kept.returncode == 0, kept.stderr
+    (packed,) = (tmp_path / "home").rglob("*.packed")
+    done = subprocess.run(
+        [sys.executable, "-c", PACKED, str(packed), *arguments(model)],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"error: {packed} lost bytes while it was in use"), done.stderr
+
+
+def run(text, model, *more):
+    command = [sys.executable, "-c", text, *arguments(model, *more)]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_a_model_written_to_while_it_answers(model):

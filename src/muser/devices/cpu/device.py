@@ -1,7 +1,7 @@
 """The CPU device: C kernels on a pool of threads."""
 
 from muser.devices.cpu.conformance import require_conformance
-from muser.devices.cpu.guard import guard
+from muser.devices.cpu.guard import Guard
 from muser.devices.cpu.lowering import WeightSource
 from muser.devices.cpu.runner import CpuRunner
 from muser.devices.cpu.threads import default_threads
@@ -33,11 +33,14 @@ class CpuDevice:
         self.memory: Memory | None = shelf or Shelf(libraries())
         self.library = choose_library(self.memory, isa)
         require_conformance(self.library, self.memory)
+        self._guard: Guard | None = None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:
         """See `Device`. Raises `DeviceError` if the system refuses."""
-        guard(self.library, file, last_words)
+        self._guard = Guard(self.library, last_words)
+        self._guard.model(file)
 
     def load(self, graph: Graph, weights: WeightSource, limits: Limits) -> "CpuRunner":
         """Lowers the graph. Raises `DeviceError` for an operator or type without a pipeline."""
-        return CpuRunner(self.library, self.threads, graph, weights, limits)
+        mapped = None if self._guard is None else self._guard.packed
+        return CpuRunner(self.library, self.threads, graph, weights, limits, mapped)

@@ -20,14 +20,20 @@ from muser.errors import DeviceError, LimitError
 from muser.graph import Argmax, Graph, Project, TakeRows
 from muser.kernels import BUCKETS, CACHE_LINE, Constants, Library, bucket_of
 from muser.kv import round_up
-from muser.weights import Packed, pack
+from muser.weights import Mapped, Packed, pack
 
 
 class CpuRunner:
-    """A loaded model; see `Runner`."""
+    """A loaded model; see `Runner`. `mapped` is told of a file of packed weights: see `pack`."""
 
     def __init__(
-        self, library: Library, threads: int, graph: Graph, weights: WeightSource, limits: Limits
+        self,
+        library: Library,
+        threads: int,
+        graph: Graph,
+        weights: WeightSource,
+        limits: Limits,
+        mapped: Mapped | None = None,
     ) -> None:
         self.limits = limits
         self.vocabulary = graph.vocabulary
@@ -36,7 +42,7 @@ class CpuRunner:
         widths = _widest_sources(graph, weights)
         constants = library.constants
         self._arena = Arena.build(_with_argmax(graph), limits, widths, constants)
-        panels = _packed(library, graph, weights, threads)
+        panels = _packed(library, graph, weights, threads, mapped)
         lowering = Lowering(graph, weights, self._arena, limits.context, constants, panels)
         moves = lower(lowering)
         self._keep = lowering.keep, panels
@@ -155,12 +161,14 @@ class CpuRunner:
             raise LimitError("A step's outputs do not ascend.", "Name each row once, in order.")
 
 
-def _packed(library: Library, graph: Graph, weights: WeightSource, threads: int) -> Packed:
+def _packed(
+    library: Library, graph: Graph, weights: WeightSource, threads: int, mapped: Mapped | None
+) -> Packed:
     """The weights of all projections in panels, for a library that reads them so."""
     if not library.constants.packed:
         return {}
     names = [name for op in graph.ops if isinstance(op, Project) for name in op.weights]
-    return pack(library, weights, names, places.packed(), threads)
+    return pack(library, weights, names, places.packed(), threads, mapped)
 
 
 def _widest_sources(graph: Graph, weights: WeightSource) -> dict[int, int]:
