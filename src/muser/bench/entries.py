@@ -214,7 +214,6 @@ def _entries(
 
     Bytes are those of weights and of K and V rows alone.
     """
-    rows = len(step.tokens)
     labels = list(dict.fromkeys(tape.labels))
     return {
         "labels": labels,
@@ -226,5 +225,5 @@ def _entries(
             weight_bytes(weights, move.tensors) + cache_bytes(runner.caches, move, step)
             for move in tape.moves
         ],
-        "operations": [products(weights, move, rows) for move in tape.moves],
+        "operations": [products(weights, move, step) for move in tape.moves],
     }

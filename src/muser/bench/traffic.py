@@ -9,6 +9,7 @@ from muser.devices import Step
 from muser.devices.cpu.moves import CACHE, Move
 from muser.devices.cpu.planes import Cache, Plane
 from muser.formats import FLOATS
+from muser.kernels import StepBlock
 from muser.weights import Weights
 
 GRID_BYTES = 2  # a float weight's code
@@ -19,8 +20,10 @@ def weight_bytes(weights: Weights, names: Sequence[str]) -> int:
     return sum(_bytes(weights, name) for name in names)
 
 
-def products(weights: Weights, move: Move, rows: int) -> int:
-    """Multiplications and additions of a projection of `rows` rows."""
+def products(weights: Weights, move: Move, step: Step) -> int:
+    """Multiplications and additions of a projection, of all rows or of the wanted ones."""
+    wanted = move.args.rows - move.args.step == StepBlock.m.offset
+    rows = len(step.outputs if wanted else step.tokens)
     return sum(2 * rows * _elements(weights, name) for name in move.tensors)
 
 
