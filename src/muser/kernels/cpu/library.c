@@ -16,14 +16,23 @@
 #include "roof.h"
 
 #define PIPELINE(name, call)                                                     \
-    EXPORT void muser_##name(const struct args *a, const struct worker *w) { call; }
+    EXPORT __attribute__((noinline)) void muser_##name(const struct args *a,     \
+                                                       const struct worker *w) { \
+        call;                                                                    \
+    }
 
-/* Row buckets: 1, 2-4, 5-16, a prefill chunk. */
+/* Row buckets: 1, 2-4, 5-16, a prefill chunk. What is the same machine code is made once: it takes
+ * most of the time of a first start. */
+#if PACKED || defined(__AVX2__)
+#define FEW(name, bucket, call) PIPELINE(name##_##bucket, call)
+#else
+#define FEW(name, bucket, call) PIPELINE(name##_##bucket, muser_##name##_chunk(a, w))
+#endif
 #define PROJECT(name, format)                                                    \
-    PIPELINE(project_##name##_1, project(format, 1, a, w))                       \
-    PIPELINE(project_##name##_4, project(format, 4, a, w))                       \
-    PIPELINE(project_##name##_16, project(format, 16, a, w))                     \
-    PIPELINE(project_##name##_chunk, project(format, 0, a, w))
+    PIPELINE(project_##name##_chunk, project(format, 0, a, w))                   \
+    PIPELINE(project_##name##_16, muser_project_##name##_chunk(a, w))            \
+    FEW(project_##name, 4, project(format, 4, a, w))                             \
+    FEW(project_##name, 1, project(format, 1, a, w))
 
 PROJECT(q8_0, Q8_0)
 PROJECT(q4_0, Q4_0)
@@ -46,9 +55,9 @@ enum { TOGETHER_ABOVE_4 = LANED };
 /* Row-major up to 4 rows, then panels or tiles of rows where the instruction set has them. */
 #define QUANTISE(name, call_with_panel)                                          \
     PIPELINE(name##_1, enum { panel = 0 }; call_with_panel)                      \
-    PIPELINE(name##_4, enum { panel = 0 }; call_with_panel)                      \
-    PIPELINE(name##_16, enum { panel = TOGETHER_ABOVE_4 }; call_with_panel)                 \
-    PIPELINE(name##_chunk, enum { panel = TOGETHER_ABOVE_4 }; call_with_panel)
+    PIPELINE(name##_4, muser_##name##_1(a, w))                                   \
+    PIPELINE(name##_chunk, enum { panel = TOGETHER_ABOVE_4 }; call_with_panel)   \
+    PIPELINE(name##_16, muser_##name##_chunk(a, w))
 
 QUANTISE(quantise_32, quantise(32, panel, a, w))
 QUANTISE(quantise_256, quantise(256, panel, a, w))
