@@ -76,7 +76,8 @@ def test_build_for_one_set(command: Command) -> None:
     name, sha256 = outcome.out.split()
     assert name == "cpu-c"
     assert "Compiling the kernels for plain C" in outcome.err
-    (library,) = json.loads(command("kernels", "list", "--json").out)["libraries"]
+    library, probe = json.loads(command("kernels", "list", "--json").out)["libraries"]
+    assert (probe["name"], probe["state"]) == ("cpu-probe", "verified")
     assert (library["name"], library["sha256"], library["state"]) == ("cpu-c", sha256, "verified")
     again = command("kernels", "build", "--isa", "c")
     assert (again.out, again.err) == (outcome.out, "")

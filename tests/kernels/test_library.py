@@ -94,6 +94,27 @@ def test_set_that_the_machine_lacks_is_refused(shelf, monkeypatch):
         choose_library(shelf, "avx2")
 
 
+def test_only_the_set_that_is_wanted_is_compiled(tmp_path, monkeypatch):
+    """What asks the processor is a library of its own, and says the same as the whole one."""
+    built, build = [], Compiler.build
+
+    def watch(self, source, isa, target):
+        built.append((isa, len(source.texts)))
+        build(Quick.of(self), source, isa, target)
+
+    monkeypatch.setattr(Compiler, "build", watch)
+    shelf = Shelf(tmp_path)
+    plain = choose_library(shelf, "c")
+    assert built == [("c", 3), ("c", len(read_source().texts))]
+    probe = library.load_probe(shelf, find_compiler(), read_source())
+    assert library.supported_isas(probe) == library.supported_isas(plain)
+    assert library.processor_of(probe) == library.processor_of(plain)
+    assert len(built) == 2
+    edited = Source({**read_source().texts, "exact.h": b""})
+    library.load_probe(shelf, find_compiler(), edited)
+    assert len(built) == 2, "other texts are not its own"
+
+
 def test_no_compiler_says_so(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(compiler, "find_spec", lambda name: None)

@@ -12,7 +12,7 @@ from typing import Any
 from muser import places
 from muser.errors import DeviceError, MuserError, StorageError
 from muser.kernels import Shelf, find_compiler, read_source, supported_isas
-from muser.kernels.library import choose_library
+from muser.kernels.library import load_probe
 from muser.kernels.listing import Item, distrust, items
 
 VARIABLES = ("MUSER_HOME", "MUSER_CC", "MUSER_ISA", "MUSER_DEBUG", "TMPDIR")
@@ -167,7 +167,7 @@ def _kernels(found: Findings) -> dict[str, Any]:
 def _proved(shelf: Shelf) -> dict[str, Any]:
     from muser.devices import CpuDevice
 
-    supported = supported_isas(choose_library(shelf, "c"))
+    supported = supported_isas(load_probe(shelf, find_compiler(shelf=shelf), read_source()))
     library = CpuDevice(threads=1, shelf=shelf).library
     return {"supported": list(supported), "runs": {library.name: library.sha256}}
 

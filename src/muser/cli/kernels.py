@@ -65,7 +65,7 @@ def build(
 
     shelf = Shelf(places.libraries())
     with narrated():
-        wanted = isa or supported_isas(choose_library(shelf, "c"))
+        wanted = isa or supported_isas(choose_library(shelf, "c"))  # plain C is one of them
         for name in wanted:
             library = CpuDevice(threads=1, isa=name, shelf=shelf).library
             print(f"{library.name}  {library.sha256}", flush=True)
