@@ -13,13 +13,13 @@ from .bench import Bench, random_rows, same_bits, step_of
 CONTEXT = 300
 
 
-def bench_of(library, threads, heads, kv, dim, window, slots=1, chunk=64):
+def bench_of(library, threads, heads, kv, dim, window, slots=1, chunk=64, context=CONTEXT):
     ops = [
         KvAppend("k", "v", 0, "kv"),
         Attention("q", "y", 0, heads, dim**-0.5, "attention"),
     ]
     rows = {"q": heads * dim, "k": kv * dim, "v": kv * dim, "y": heads * dim}
-    limits = Limits(context=CONTEXT, slots=slots, chunk=chunk)
+    limits = Limits(context=context, slots=slots, chunk=chunk)
     caches = (CacheSpec(kv, dim, window),)
     return Bench(library, threads, ops, rows, caches=caches, limits=limits)
 
@@ -72,6 +72,53 @@ def test_equals_the_oracle_for_any_chunking(library, threads, tally, rng, heads,
         assert same_bits(stored[0].view(np.uint16), keys[start:].view(np.uint16))
         assert same_bits(stored[1].view(np.uint16), values[start:].view(np.uint16))
         bench.close()
+
+
+@pytest.mark.parametrize("window", [None, 150])
+@pytest.mark.parametrize(("heads", "kv", "dim"), [(9, 3, 64), (4, 1, 256), (2, 2, 24)])
+def test_scores_far_apart(library, threads, tally, rng, heads, kv, dim, window):
+    """Scores of many hundred binades, and values whose tiles lie more than 40 apart: where weights
+    vanish, shifts are cut and z acts, in some rows of a step and not in their neighbours."""
+    rows = rows_of(rng, heads, kv, dim)
+    rows["q"] *= np.float32(2.0) ** rng.integers(-2, 8, (CONTEXT, 1)).astype(np.float32)
+    tile = np.arange(CONTEXT)[:, None] // 128
+    rows["k"] *= np.where(tile == 1, 8, 1).astype(np.float32)
+    sizes = rng.integers(-8, 8, (CONTEXT, 1)) - 12 * (tile == 1)
+    rows["v"] *= np.float32(2.0) ** sizes.astype(np.float32)
+    y, *_ = expected(rows, heads, kv, dim, window)
+    for sizes in ([64], [7, 1, 33]):
+        bench = bench_of(library, threads, heads, kv, dim, window)
+        for first, count, actual in feed(bench, rows, sizes):
+            label = bench.label("attention", bucket_of(count))
+            tally.compare("attention", bench, label, y[first : first + count], actual)
+        bench.close()
+
+
+@pytest.mark.parametrize("scores", [(70, 20, 0), (20, 70, 0), (0, 75, 30)], ids=str)
+def test_what_z_drops_between_tiles(library, threads, tally, rng, scores):
+    """Where the values of the largest score are zeros, the next tile is 50 binades below it and
+    shows in the output, and the third, 70 below, would change its last bits but for z."""
+    last, dim, count = 380, 64, 40
+    q, k = np.zeros((last, 2 * dim), np.float32), np.zeros((last, dim), np.float32)
+    q[:, ::dim] = 8
+    q[370, ::dim] = 4
+    k[:, 0] = np.repeat(scores, 128)[:last] / (8 * dim**-0.5 * np.log2(np.e))
+    v = (rng.standard_normal((last, dim)) * 2.0**13).astype(np.float32)
+    top = 128 * int(np.argmax(scores))
+    v[top : top + 128, : dim // 2] = 0
+    k[top + 1 : top + 128] = 0
+    rows = {"q": q, "k": k, "v": v}
+    visible = np.stack([np.zeros(last, int), np.arange(last) + 1], axis=1)
+    keys, values = oracle.snap_kv(k, 1), oracle.snap_kv(v, 1)
+    y = oracle.attention(q.reshape(last, 2, dim), keys, values, visible, dim**-0.5)
+    bench = bench_of(library, threads, 2, 1, dim, None, context=last)
+    for first in range(0, last, count):
+        part = {name: values[first : first + count] for name, values in rows.items()}
+        step = step_of(len(part["q"]), positions=np.arange(first, min(first + count, last)))
+        label = bench.label("attention", bucket_of(len(part["q"])))
+        actual = bench.play(part, "y", step)
+        tally.compare("attention", bench, label, y[first : first + count], actual)
+    bench.close()
 
 
 def test_imported_rows_equal_computed_ones(library, rng):
@@ -133,6 +180,19 @@ def test_score_out_of_range_fails_the_row(library):
     rows["q"][1] *= 2.0**20
     rows["k"][:] *= 2.0**10
     with pytest.raises(ArithmeticFault, match="Row 1 of attention"):
+        bench.play(rows, "y")
+    bench.close()
+
+
+@pytest.mark.parametrize("wrong", [0, 21, 39])
+def test_a_score_out_of_range_among_many_rows_fails_its_row(library, threads, wrong):
+    bench = bench_of(library, threads, 6, 2, 64, None)
+    rows = {name: np.ones((40, heads * 64), np.float32) for name, heads in (("q", 6), ("k", 2))}
+    rows["v"] = rows["k"].copy()
+    rows["k"] *= 2.0**10
+    bench.play(rows, "y")
+    rows["q"][wrong, 5 * 64 :] *= -(2.0**20)
+    with pytest.raises(ArithmeticFault, match=f"Row {wrong} of attention"):
         bench.play(rows, "y")
     bench.close()
 

@@ -53,7 +53,9 @@ class Constants:
     most `sum_words` int16. `strip`: weight rows that a worker unpacks at once, with
     `strip_head_bytes` beside the codes of a block. `plane_lanes`: a stored K or V row takes a
     multiple of so many codes; `key_group` positions of K lie side by side, `key_unit` elements of
-    each together, V likewise (`cpu/kv.h`). Attention heads: `min_head` to `max_head`.
+    each together, V likewise (`cpu/kv.h`). `attend_bytes`: scratch that attention takes of a
+    worker, with `attend_code_bytes` for each code of a stored row. Attention heads: `min_head` to
+    `max_head`.
     """
 
     packed: int
@@ -69,6 +71,8 @@ class Constants:
     key_unit: int
     value_group: int
     value_unit: int
+    attend_bytes: int
+    attend_code_bytes: int
     min_head: int
     max_head: int
 

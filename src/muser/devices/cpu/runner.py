@@ -1,6 +1,6 @@
 """A model loaded on the CPU device."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
@@ -17,7 +17,7 @@ from muser.devices.cpu.rules import ARGMAX, lower
 from muser.devices.cpu.tape import Player, Stamps, Tape, labels_by_type, place
 from muser.devices.device import Limits, Step
 from muser.errors import DeviceError, LimitError
-from muser.graph import Argmax, Graph, Project, TakeRows
+from muser.graph import Argmax, CacheSpec, Graph, Project, TakeRows
 from muser.kernels import BUCKETS, CACHE_LINE, Constants, Library, bucket_of
 from muser.kv import round_up
 from muser.weights import Mapped, Packed, pack
@@ -49,7 +49,7 @@ class CpuRunner:
         placed = dict.fromkeys(BUCKETS, place(moves))
         placed["1"] = place_one_row(moves, self._arena, threads)
         self._tapes = {bucket: Tape.record(placed[bucket], library, bucket) for bucket in BUCKETS}
-        self._player = Player(library, threads, _scratch_bytes(widths, constants))
+        self._player = Player(library, threads, _scratch_bytes(widths, graph.caches, constants))
         self._played: set[str] = set()  # buckets since `resume`
         self._logits = _logits_row(graph)
         self._takes_rows = any(isinstance(op, TakeRows) for op in graph.ops)
@@ -187,14 +187,19 @@ def _widest_sources(graph: Graph, weights: WeightSource) -> dict[int, int]:
     return widest
 
 
-def _scratch_bytes(widths: Mapping[int, int], constants: Constants) -> int:
-    """One worker's: a strip of unpacked weight rows of the widest projection."""
-    most = 0
+def _scratch_bytes(
+    widths: Mapping[int, int], caches: Sequence[CacheSpec], constants: Constants
+) -> int:
+    """One worker's: a strip of unpacked weight rows, or what attention takes; the larger one."""
+    needs = [0]
     for block, width in widths.items():
         span = round_up(width, block)
         row = 2 * span + constants.strip_head_bytes * (span // block)
-        most = max(most, constants.strip * row)
-    return round_up(most, CACHE_LINE) + CACHE_LINE
+        needs.append(constants.strip * row)
+    for spec in caches:
+        stride = round_up(spec.head_dim, constants.plane_lanes)
+        needs.append(constants.attend_bytes + constants.attend_code_bytes * stride)
+    return round_up(max(needs), CACHE_LINE) + CACHE_LINE
 
 
 def _with_argmax(graph: Graph) -> Graph:

@@ -21,8 +21,14 @@ INLINE struct view view_of(const struct args *a, int32_t row, int32_t head) {
     return v;
 }
 
+/* Scratch that attention takes of a worker, and more for each code of a stored row. */
+#if !defined(__AVX512VNNI__)
+enum { ATTEND_BYTES = 0, ATTEND_CODE_BYTES = 0 };
+#endif
+
 #if defined(__AVX512VNNI__)
 #include "attention16.h"
+#include "attention_lanes.h"
 #else
 enum { TOGETHER = 8 }; /* heads that go through the tiles side by side */
 
@@ -189,6 +195,12 @@ INLINE void attend_items(const struct args *a, int64_t begin, int64_t end, const
 /* Reads x (queries), heads, kv_heads, head_dim, capacity, window, factor (c), planes; writes out.
  * Many rows: whole groups in turn, since later rows see more. Few: heads are shared out evenly. */
 INLINE void attend_rows(const struct args *a, const struct worker *w) {
+#if defined(__AVX512VNNI__)
+    if (is_crowded(a)) {
+        attend_in_lanes(a, w);
+        return;
+    }
+#endif
     const int64_t groups = (int64_t)*a->rows * a->kv_heads, group = a->heads / a->kv_heads;
     if (groups < 4 * w->count) {
         struct span s = share(*a->rows * a->heads, 1, w);

@@ -42,6 +42,7 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))
 #define EXPORT __attribute__((visibility("default")))
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")

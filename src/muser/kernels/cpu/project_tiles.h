@@ -10,6 +10,7 @@
 #define PROJECT_TILES_H
 
 #include "project16.h"
+#include "tiles.h"
 
 /* Tile registers: macros, since compilers paste their numbers into assembly. */
 #define SUMS 0
@@ -18,20 +19,7 @@
 #define CODES 3
 #define MORE_CODES 4
 
-/* The palette and shapes of _tile_loadconfig: 64 bytes as the processor reads them. */
-struct tile_shapes {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-INLINE void shape(struct tile_shapes *t, int tile, int rows, int row_bytes) {
-    t->rows[tile] = (uint8_t)rows;
-    t->row_bytes[tile] = (uint16_t)row_bytes;
-}
-
-/* `depth`: elements of a product, 32 or 64. The barrier keeps the stores that fill the shapes: gcc 12
- * does not know that the instruction reads them. */
+/* `depth`: elements of a product, 32 or 64. */
 INLINE void begin_tiles(int depth) {
     struct tile_shapes t;
     memset(&t, 0, sizeof t);
@@ -41,8 +29,7 @@ INLINE void begin_tiles(int depth) {
     shape(&t, ROWS, 16, depth);
     shape(&t, CODES, depth / 4, 64);
     shape(&t, MORE_CODES, depth / 4, 64);
-    __asm__ volatile("" : : "r"(&t) : "memory");
-    _tile_loadconfig(&t);
+    take_shapes(&t);
 }
 
 /* One panel, unpacked over the whole width: where its parts begin in a worker's scratch. */
