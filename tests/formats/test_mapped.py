@@ -58,7 +58,9 @@ def test_a_path_given_to_another_file_is_no_change(path: Path, tmp_path: Path) -
     before = file.raw("weight").tolist()
     other = tmp_path / "other"
     other.write_bytes(b"another file")
+    inode = path.stat().st_ino
     os.replace(other, path)
+    assert file.opened.st_ino == inode != path.stat().st_ino
     file.verify_unchanged()
     assert file.raw("weight").tolist() == before
 

@@ -108,8 +108,8 @@ def kept(library, tmp_path, monkeypatch):
     tensors.put(
         "v", BlockType.F16, random_blocks(np.random.default_rng(5), BlockType.F16, 5, 200), 200
     )
-    tensors.origin = tmp_path / "model.gguf"
-    tensors.origin.write_bytes(b"model")
+    (tmp_path / "model.gguf").write_bytes(b"model")
+    tensors.origin = (tmp_path / "model.gguf").stat()
     folder = tmp_path / "packed"
 
     def take():
@@ -161,6 +161,30 @@ def open_to_all(file):
     file.chmod(0o666)
 
 
+def put_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+def put_link(file):
+    target = file.with_name("elsewhere")
+    file.rename(target)
+    file.symlink_to(target)
+
+
+@pytest.mark.parametrize("harm", [put_pipe, put_link])
+def test_what_is_no_plain_file_is_said_and_replaced(kept, caplog, harm):
+    _, folder, take = kept
+    first = {name: data.copy() for name, data in take().items()}
+    (file,) = folder.iterdir()
+    harm(file)
+    caplog.clear()
+    assert same(first, take())
+    assert str(file) in caplog.text
+    assert not file.is_symlink()
+    assert file.is_file()
+
+
 @pytest.mark.parametrize("harm", [shorten, spoil_head, spoil_panel, open_to_all])
 def test_a_harmed_file_is_made_again_and_said(kept, caplog, harm):
     _, folder, take = kept
@@ -173,10 +197,11 @@ def test_a_harmed_file_is_made_again_and_said(kept, caplog, harm):
     assert same(first, take())
 
 
-def test_another_model_file_gets_its_own(kept):
+def test_another_model_file_gets_its_own(kept, tmp_path):
     tensors, folder, take = kept
     take()
-    tensors.origin.write_bytes(b"another model")
+    (tmp_path / "model.gguf").write_bytes(b"another model")
+    tensors.origin = (tmp_path / "model.gguf").stat()
     take()
     assert len(list(folder.iterdir())) == 2
 

@@ -69,6 +69,11 @@ class GgufFile:
         return self._mapped.identity
 
     @property
+    def opened(self) -> os.stat_result:
+        """What the system said of this file when it was opened."""
+        return self._mapped.opened
+
+    @property
     def whole(self) -> NDArray[np.uint8]:
         """All its bytes as they are mapped, `uint8[size]`, read-only."""
         return np.frombuffer(self._mapped.view, np.uint8)

@@ -43,6 +43,11 @@ class MappedFile:
         words = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
         return sha256(repr(words).encode()).hexdigest()
 
+    @property
+    def opened(self) -> os.stat_result:
+        """What the system said of this file, whose name may mean another by now."""
+        return self._opened
+
     def _map(self) -> memoryview:
         if self.size == 0:
             return memoryview(b"")  # an empty file cannot be mapped

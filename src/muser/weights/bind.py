@@ -1,9 +1,9 @@
 """Bind the tensors of a file to the inputs of a graph, in place, and check what the graph needs."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
@@ -87,8 +87,9 @@ class Weights:
                 _check_factors(self.vector(rope.factors), rope.factors)
 
     @property
-    def origin(self) -> Path:
-        return self.file.path
+    def origin(self) -> os.stat_result:
+        """The file that is mapped, which another may have taken the name of since."""
+        return self.file.opened
 
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]

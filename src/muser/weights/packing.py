@@ -38,10 +38,10 @@ Mapped = Callable[[Path, NDArray[np.uint8]], None]
 
 
 class PackSource(TensorSource, Protocol):
-    """`origin`: the file the tensors lie in, None for tensors without one."""
+    """`origin`: the file the tensors lie in, as it was opened; None for tensors without one."""
 
     @property
-    def origin(self) -> Path | None: ...
+    def origin(self) -> os.stat_result | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,13 @@ def pack(
         return _in_memory(packer, source, panels, threads)
 
 
-def _about(origin: Path) -> dict[str, int | str]:
+def _about(origin: os.stat_result) -> dict[str, int | str]:
     """What tells one model file from another without reading it whole."""
-    found = origin.stat()
     return {
-        "device": found.st_dev,
-        "inode": found.st_ino,
-        "bytes": found.st_size,
-        "modified_ns": found.st_mtime_ns,
+        "device": origin.st_dev,
+        "inode": origin.st_ino,
+        "bytes": origin.st_size,
+        "modified_ns": origin.st_mtime_ns,
     }
 
 
@@ -148,8 +147,9 @@ def _in_memory(
 
 def _open(path: Path, plan: Plan, mapped: Mapped | None) -> Packed | None:
     """The mapped file if it is ours and is what `plan` says; None otherwise."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
             found = os.fstat(file.fileno())
             trusted = not hasattr(os, "getuid") or found.st_uid == os.getuid()
             plain = stat.S_ISREG(found.st_mode) and not found.st_mode & stat.S_IWOTH
@@ -189,7 +189,7 @@ def _make(packer: Packer, source: TensorSource, plan: Plan, path: Path, threads:
         " at most %.0f MB of memory meanwhile.",
         plan.size / 1e6,
         path,
-        threads * 2 * max(AT_ONCE, max(each.bytes_each for each in plan.panels)) / 1e6,
+        _meanwhile(plan.panels, threads) / 1e6,
     )
     with _rising(path) as file:
         os.truncate(file, plan.size)
@@ -202,6 +202,14 @@ def _make(packer: Packer, source: TensorSource, plan: Plan, path: Path, threads:
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(put, plan.panels, plan.offsets))
+
+
+def _meanwhile(panels: tuple[Panels, ...], threads: int) -> int:
+    """Bytes of memory that packing takes at most: two pieces for each thread, and all codes of the
+    float tensors that it snaps."""
+    piece = 2 * max(AT_ONCE, max(each.bytes_each for each in panels))
+    snapped = sorted((each.size for each in panels if each.is_snapped), reverse=True)
+    return threads * piece + sum(snapped[:threads])
 
 
 def _write_whole(descriptor: int, data: memoryview, at: int) -> None:

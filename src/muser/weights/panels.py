@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.errors import DeviceError
-from muser.formats import FLOATS
+from muser.formats import FLOATS, BlockType
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kernels import Library, address
 from muser.weights.bind import BoundTensor, GridTensor
@@ -36,6 +36,11 @@ class Panels:
     @property
     def size(self) -> int:
         return self.count * self.bytes_each
+
+    @property
+    def is_snapped(self) -> bool:
+        """Whether these are float weights, put on their grid before they are packed."""
+        return BlockType[self.type] in FLOATS
 
 
 class Packer:

@@ -1,7 +1,7 @@
 """What the lowering rules share: arguments, weights bound once, quantised rows made once."""
 
 import ctypes
-from pathlib import Path
+import os
 from types import MappingProxyType
 from typing import Protocol
 
@@ -25,7 +25,7 @@ class WeightSource(Protocol):
     """What a runner asks of `muser.weights.Weights`."""
 
     @property
-    def origin(self) -> Path | None: ...
+    def origin(self) -> os.stat_result | None: ...
     def tensor(self, name: str) -> BoundTensor: ...
     def vector(self, name: str) -> NDArray[np.float32]: ...
     def grid(self, name: str) -> GridTensor: ...

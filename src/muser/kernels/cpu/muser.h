@@ -29,7 +29,7 @@
 #include <immintrin.h>
 #endif
 
-/* Sets whose weights are packed (pack.h) and whose quantised rows are bytes (rows.h). */
+/* Sets whose weights are packed (pack.h) and whose quantised rows are bytes (byte_rows.h). */
 #if defined(__AVX512VNNI__) || defined(MUSER_NEON)
 #define PACKED 1
 #define AVX2_LANES 0

@@ -257,6 +257,7 @@ INLINE void project_tiles(enum format f, const struct args *a, const struct work
     for (int32_t o = part.begin; o < part.end; o += LANES) {
         const int64_t at = o / LANES * panel_bytes(f, blocks);
         unpack_panel(f, (const uint8_t *)a->weight + at, blocks, &u);
+        __asm__ volatile("" : : : "memory"); /* nor that _tile_loadd reads: these stores come first */
         for (int32_t base = 0; base < *a->rows; base += 16) project_tile(f, a, w, &u, base, o);
     }
     _tile_release();
