@@ -119,9 +119,9 @@ int32_t llama_decode(struct llama_context *some, struct llama_batch batch)
         memset(some->rows[at], 0, sizeof some->rows[at]);
         if (batch.logits[at]) {
             int32_t first = (token + 3 * batch.pos[at] + 100 * slot) % VOCABULARY;
+            some->rows[at][first / 2] = 1.5f; /* before the choice, and smaller */
             some->rows[at][first] = 2.0f;
             some->rows[at][VOCABULARY - 1] = 2.0f; /* as large, and higher: never the choice */
-            some->rows[at][(first + 500) % (VOCABULARY - 1)] = 1.5f;
         }
     }
     return 0;
