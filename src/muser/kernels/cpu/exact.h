@@ -51,6 +51,15 @@ INLINE int32_t rne_product(float a, float b) {
     return (int32_t)(bits_of(fmaf(a, b, 0x1.8p23f)) & 0x7fffffu) - 0x400000;
 }
 
+/* f(i) of a 64-bit integer. clang 19 turns a loop of casts for ARM into two roundings, by way of f64: so
+ * what f64 has no room for is folded into the lowest bit that it keeps, and the first one is exact. */
+INLINE float int64_to_float(int64_t i) {
+    uint64_t u = i < 0 ? 0u - (uint64_t)i : (uint64_t)i, rest = 0x7ff;
+    if (u >> 53) u = (u | ((u & rest) + rest)) & ~rest;
+    float x = (float)(double)u;
+    return i < 0 ? -x : x;
+}
+
 INLINE float half_to_float(uint16_t h) {
 #if defined(__F16C__)
     return _cvtsh_ss(h);

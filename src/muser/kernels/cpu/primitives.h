@@ -17,7 +17,7 @@ EXPORT void muser_check_int32(int64_t n, const int32_t *a, float *out) {
 }
 
 EXPORT void muser_check_int64(int64_t n, const int64_t *a, float *out) {
-    for (int64_t i = 0; i < n; i++) out[i] = (float)a[i];
+    for (int64_t i = 0; i < n; i++) out[i] = int64_to_float(a[i]);
 }
 
 EXPORT void muser_check_half(int64_t n, const float *a, uint16_t *out) {
