@@ -142,12 +142,15 @@ def _read_ranks(scores: Any, count: int) -> list[float]:
     if scores is None:
         return [0.0] * count
     fits = isinstance(scores, np.ndarray) and scores.shape == (count,)
-    if not fits or scores.dtype.kind not in "fi" or not np.isfinite(scores).all():
+    if fits and scores.dtype.kind in "fi":
+        with np.errstate(over="ignore"):
+            scores = scores.astype(np.float32)
+    if not fits or scores.dtype.kind != "f" or not np.isfinite(scores).all():
         raise FormatError(
             f"{SCORES_KEY} does not hold one finite number for each of the {count} tokens.",
             "Fetch the file again or convert the model again.",
         )
-    ranks: list[float] = (-scores.astype(np.float32)).tolist()
+    ranks: list[float] = (-scores).tolist()
     return ranks
 
 
