@@ -76,12 +76,27 @@ def test_a_noisy_machine_is_an_error_after_the_record(command, model, tmp_path, 
         ("prefill", "--sizes", "0"),
         ("batch", "--slots", "0"),
         ("decode", "--repetitions", "0"),
+        ("decode", "-t", "1,0", "-m", "{model}"),
     ],
 )
-def test_impossible_sizes_are_refused_before_any_work(command, flags):
-    outcome = command("bench", *flags)
+def test_impossible_sizes_are_refused_before_any_work(command, model, flags):
+    outcome = command("bench", *(flag.format(model=model) for flag in flags))
     assert outcome.status == 2
-    assert "error: " in outcome.err
+    assert outcome.err.startswith("error: ")
+
+
+def test_more_threads_than_there_is_room_for(command, model):
+    outcome = command("bench", "decode", "-t", "1,1000", "-m", str(model))
+    assert outcome.status == 7
+    assert outcome.err.startswith("error: 1000 threads")
+
+
+def test_a_picture_that_cannot_be_written_costs_no_record(command, model, tmp_path):
+    pytest.importorskip("matplotlib")
+    flags = ("-m", str(model), "-t", "1", "--plays", "3", "--chunk", "0", "--allow-noise")
+    outcome = command("bench", "kernels", *flags, "--plot", str(tmp_path / "none" / "k.png"))
+    assert outcome.status == 9
+    assert len(records.read_all(tmp_path / "home" / "records")) == 1
 
 
 def test_kernels_need_the_library_that_draws_before_any_work(command, model, monkeypatch):

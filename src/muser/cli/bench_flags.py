@@ -92,10 +92,13 @@ class CellFlags:
 
 
 def threads_of(flags: CellFlags) -> tuple[int, ...]:
-    """Those asked for, or one a core."""
-    from muser.devices import default_threads
+    """Those asked for, or one a core; raises UsageError or LimitError for what cannot be."""
+    from muser.devices import default_threads, require_threads
 
-    return flags.threads or (default_threads(),)
+    threads = flags.threads or (default_threads(),)
+    for count in threads:
+        require_threads(count)
+    return threads
 
 
 def say(line: str) -> None:

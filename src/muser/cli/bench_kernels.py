@@ -47,9 +47,11 @@ def kernels(
     steps = (StepPlan(depth, 1), *((StepPlan(0, chunk),) if chunk else ()))
     reference = cells.reference or reference_isa()
     record = run_kernels(KernelPlan(model, steps, threads, reference, plays), say=say)
-    if plot is not None:
-        draw(record, plot)
-    kept(record, flags, list(table(record)))
+    try:
+        kept(record, flags, list(table(record)))
+    finally:
+        if plot is not None:
+            draw(record, plot)
 
 
 def table(record: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from muser.devices.opening import NAMES, open_device
 from muser.devices.oracle import OracleDevice
 
 if TYPE_CHECKING:
-    from muser.devices.cpu import CpuDevice, CpuRunner, default_threads
+    from muser.devices.cpu import CpuDevice, CpuRunner, default_threads, require_threads
 
 __all__ = [
     "NAMES",
@@ -21,6 +21,7 @@ __all__ = [
     "Step",
     "default_threads",
     "open_device",
+    "require_threads",
 ]
 
 

@@ -2,6 +2,6 @@
 
 from muser.devices.cpu.device import CpuDevice
 from muser.devices.cpu.runner import CpuRunner
-from muser.devices.cpu.threads import default_threads
+from muser.devices.cpu.threads import default_threads, require_threads
 
-__all__ = ["CpuDevice", "CpuRunner", "default_threads"]
+__all__ = ["CpuDevice", "CpuRunner", "default_threads", "require_threads"]

@@ -4,12 +4,11 @@ from muser.devices.cpu.conformance import require_conformance
 from muser.devices.cpu.guard import Guard
 from muser.devices.cpu.lowering import WeightSource
 from muser.devices.cpu.runner import CpuRunner
-from muser.devices.cpu.threads import default_threads
+from muser.devices.cpu.threads import default_threads, require_threads
 from muser.devices.device import LastWords, Limits
-from muser.errors import LimitError, UsageError
 from muser.formats import GgufFile
 from muser.graph import Graph
-from muser.kernels import MAX_THREADS, Shelf, choose_library
+from muser.kernels import Shelf, choose_library
 from muser.places import libraries
 from muser.weights import Memory
 
@@ -23,13 +22,7 @@ class CpuDevice:
         self, threads: int | None = None, isa: str | None = None, shelf: Shelf | None = None
     ) -> None:
         self.threads = default_threads() if threads is None else threads
-        if self.threads < 1:
-            raise UsageError(f"{threads} threads cannot compute.", "Ask for at least one.")
-        if self.threads > MAX_THREADS:
-            raise LimitError(
-                f"{self.threads} threads are too many for the CPU device.",
-                f"Ask for at most {MAX_THREADS}.",
-            )
+        require_threads(self.threads)
         self.memory: Memory | None = shelf or Shelf(libraries())
         self.library = choose_library(self.memory, isa)
         require_conformance(self.library, self.memory)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from muser.errors import LimitError, UsageError
 from muser.kernels import MAX_THREADS
 
 LARGEST = 1 << 20  # bytes of a file of /proc or of a control group; one machine has a few kB
@@ -24,6 +25,16 @@ def default_threads(root: Path = Path("/")) -> int:
     if granted is not None:
         allowed = min(allowed, math.floor(granted + 0.5))
     return max(1, min(allowed, MAX_THREADS))
+
+
+def require_threads(count: int) -> None:
+    """Raises UsageError for fewer than one, LimitError for more than the device has room for."""
+    if count < 1:
+        raise UsageError(f"{count} threads cannot compute.", "Ask for at least one.")
+    if count > MAX_THREADS:
+        raise LimitError(
+            f"{count} threads are too many for the CPU device.", f"Ask for at most {MAX_THREADS}."
+        )
 
 
 def allowed_processors() -> int:
