@@ -15,11 +15,11 @@ from muser.kernels import Shelf, find_compiler, read_source, supported_isas
 from muser.kernels.library import load_probe
 from muser.kernels.listing import Item, distrust, items
 
-VARIABLES = ("MUSER_HOME", "MUSER_CC", "MUSER_ISA", "MUSER_DEBUG", "TMPDIR")
+VARIABLES = ("MUSER_HOME", "MUSER_CC", "MUSER_ISA", "MUSER_ACCEPT_TERMS", "MUSER_DEBUG", "TMPDIR")
 # What the kernels ask for, in the words of /proc/cpuinfo: x86-64 above, aarch64 below.
 BITS = (
-    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
-    *("avx_vnni", "amx_tile", "amx_int8", "amx_bf16"),
+    *("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"),
+    *("avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"),
     *("asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve"),
 )
 
