@@ -3,8 +3,8 @@
 A kernel that goes row by row leaves all but one worker idle when there is one row, and then a
 barrier must hand its result on. So every worker does all of it, into rows of its own, and reads
 these until the row is written in common again. What follows a projection element by element is cut
-by columns as the projection was, and needs no barrier either. A row that nothing later reads is left
-in the arena.
+by columns as the projection was, and needs no barrier either. A row that nothing later reads is
+left in the arena.
 """
 
 import ctypes
