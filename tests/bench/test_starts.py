@@ -101,3 +101,10 @@ def test_every_load_has_a_process_of_its_own_and_takes_turns(model):
 def test_a_load_that_computes_something_else_tells_no_time(model):
     with pytest.raises(WrongTokens):
         run_load(model, (1,), 64, 2, "c", open_ours=lambda: CountingSide(wrong=1))
+
+
+def test_a_timed_process_may_write_bytecode(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("KEPT", "yes")
+    told = "import os; print(os.environ.get('PYTHONDONTWRITEBYTECODE'), os.environ['KEPT'])"
+    assert timed_process((sys.executable, "-c", told), {})[1].split() == ["None", "yes"]

@@ -71,6 +71,7 @@ def timed(model: Path, home: Path) -> Start:
     # The clock of `perf_counter` is the system's, so that it can be read here and there.
     command = [sys.executable, "-c", _SNIPPET, str(model), repr(perf_counter())]
     environment = {**os.environ, "MUSER_HOME": str(home)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed Muser has its bytecode
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment
     )
