@@ -93,7 +93,7 @@ def call(what: str, command: list[str | Path], **environment: str) -> str:
         raise PeerError(f"{what}: {missing}.") from missing
     if done.returncode != 0:
         tail = "\n".join(done.stdout.splitlines()[-TAIL_LINES:])
-        raise PeerError(f"{what} failed; its last lines:\n{tail}")
+        raise PeerError(f"{what} failed (status {done.returncode}); its last lines:\n{tail}")
     return done.stdout
 
 
