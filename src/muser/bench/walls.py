@@ -49,7 +49,7 @@ NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 def timed_process(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Wall nanoseconds and standard output; the process may keep bytecode, as an installed one does.
+    """Wall nanoseconds and standard output; the process may keep bytecode, as if installed.
 
     Raises `DeviceError` if it fails.
     """
