@@ -1,0 +1,27 @@
+"""What the emulated machine needs, without making one."""
+
+import shutil
+
+import pytest
+
+from . import machine
+
+
+@pytest.mark.parametrize("missing", [*machine.EMULATORS, machine.COMPILER, "apt-get", "dpkg-deb"])
+def test_a_missing_tool_is_named(monkeypatch, missing):
+    kind = machine.EMULATORS if missing in machine.EMULATORS else (missing,)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name in kind else f"/bin/{name}")
+    with pytest.raises(machine.Unavailable, match=f"{kind[0]} is not here"):
+        machine.prepare()
+
+
+def test_a_command_that_fails_says_why():
+    with pytest.raises(machine.Unavailable, match="sh failed: no such suite"):
+        machine._do("/bin/sh", "-c", "echo first; echo no such suite >&2; exit 3")
+
+
+def test_only_the_closing_lines_are_repeated():
+    from .conftest import totals
+
+    said = "....\ncpu-neon: 3 comparisons\nno cpu\n4 passed in 1 s\nSKIPPED [1] x\n"
+    assert totals(said) == ["cpu-neon: 3 comparisons", "4 passed in 1 s"]
