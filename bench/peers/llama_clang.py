@@ -94,7 +94,7 @@ def install() -> Path:
     _compile(Path(cmake), source, kept / "build")
     keep(source, kept / "build", kept)
     shutil.rmtree(kept / "build")
-    shutil.rmtree(source.parent)
+    shutil.rmtree(kept / "source")
     return kept
 
 
