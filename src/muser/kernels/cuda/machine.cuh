@@ -1,0 +1,128 @@
+// The instructions of a card that C++ has no word for. Inside muser.cuh; the shim of the tests has
+// the same functions. What an architecture lacks is not declared there.
+#define ASM asm volatile
+#if __CUDA_ARCH__ >= 900
+#define HAS_BULK 1  // bulk copies into shared memory, and kernels that begin early
+#endif
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WARPGROUPS 1
+#endif
+
+INLINE float half_to_float(u32 h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((u16)h));
+    return f;
+}
+INLINE u32 float_to_half(float x) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+INLINE u32 float_to_half2(float low, float high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+// --- one kernel after another: a kernel may begin before the one before it has ended ---
+INLINE void previous_kernel_done() {
+#ifdef HAS_BULK
+    ASM("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+INLINE void next_kernel_may_start() {
+#ifdef HAS_BULK
+    ASM("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// --- shared memory ---
+INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// 16 bytes from global memory, without a register between; of `bytes` (0 or 16), the rest zeros.
+INLINE void copy16(void* to, const void* from, int bytes = 16) {
+    ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+INLINE void copy_commit() { ASM("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+INLINE void copy_wait() {  // until at most N groups of this thread are under way
+    ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// Barriers among some warps of a block; `count` threads in all.
+INLINE void named_sync(int name, int count) { ASM("bar.sync %0, %1;" ::"r"(name), "r"(count) : "memory"); }
+INLINE void named_arrive(int name, int count) { ASM("bar.arrive %0, %1;" ::"r"(name), "r"(count) : "memory"); }
+
+#ifdef HAS_BULK
+INLINE void barrier_init(u64* b, int count) {
+    ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+}
+INLINE void barrier_fence() {
+    ASM("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+}
+INLINE void async_fence() { ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
+INLINE void barrier_expect(u64* b, u32 bytes) {
+    ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+INLINE void barrier_arrive(u64* b) {
+    ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+INLINE void barrier_wait(u64* b, u32 phase) {
+    ASM("{\n.reg .pred p;\nagain:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+        "@!p bra again;\n}" ::"r"(shared_address(b)),
+        "r"(phase)
+        : "memory");
+}
+INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {  // all of them multiples of 16
+    ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(b))
+        : "memory");
+}
+
+struct __align__(64) Map {  // a tensor map of the driver
+    u64 words[16];
+};
+// A box of a two-dimensional tensor map; x counts elements, y rows.
+INLINE void bulk_box(void* to, const Map* map, int x, int y, u64* b) {
+    ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
+        "l"(map), "r"(x), "r"(y), "r"(shared_address(b))
+        : "memory");
+}
+#endif
+
+// --- matrix fragments of a warp (sm_80 on) ---
+INLINE void load_matrix4(u32 (&r)[4], u32 address) {
+    ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"(address)
+        : "memory");
+}
+INLINE void load_matrix4_turned(u32 (&r)[4], u32 address) {
+    ASM("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"(address)
+        : "memory");
+}
+INLINE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {  // 16×8 += 16×16 · 16×8
+    ASM("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9},"
+        " {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#define MMA_8(NAME, TYPE)                                                                          \
+    INLINE void NAME(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { /* 16×8 += 16×32 · 32×8 */ \
+        ASM("mma.sync.aligned.m16n8k32.row.col.s32." TYPE ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7},"  \
+            " {%8,%9}, {%0,%1,%2,%3};"                                                             \
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                       \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                       \
+    }
+MMA_8(mma_s8, "s8")
+MMA_8(mma_u8, "u8")  // A without sign
+#undef MMA_8
+
+#ifdef HAS_WARPGROUPS
+#include "warpgroup.cuh"
+#endif
