@@ -71,6 +71,11 @@ class Runner(Protocol):
         at this step's positions, and only there.
         """
 
+    def choose(self, step: Step) -> NDArray[np.int32]:
+        """The first token in token order of each wanted row, `[m]`: the largest logit, of equal
+        ones the lower id. Raises what `forward` raises.
+        """
+
     def cancel(self) -> None:
         """The running `forward`, and every later one until `resume`, raises `Cancelled`."""
 

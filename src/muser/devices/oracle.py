@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.devices.device import LastWords, Limits, Step
+from muser.devices.steps import first_tokens
 from muser.errors import Cancelled
 from muser.formats import GgufFile
 from muser.graph import Graph
@@ -48,6 +49,9 @@ class OracleRunner:
             step.outputs.tolist(),
             watch,
         )
+
+    def choose(self, step: Step) -> NDArray[np.int32]:
+        return first_tokens(self.forward(step))
 
     def cancel(self) -> None:
         self._stop.set()
