@@ -44,7 +44,7 @@ class Nvrtc:
         program, _ = self._compiled(source, unit, architecture, ())
         text = b" " * self._call(self._api.nvrtcGetPTXSize(program))
         self._call(self._api.nvrtcGetPTX(program, text))
-        return text.rstrip(b"\0").decode()
+        return str(text.rstrip(b"\0"), "utf-8")
 
     def _compiled(
         self, source: Source, unit: str, architecture: str, more: tuple[str, ...]
@@ -72,7 +72,7 @@ class Nvrtc:
     def _log(self, program: object) -> str:
         text = b" " * self._call(self._api.nvrtcGetProgramLogSize(program))
         self._call(self._api.nvrtcGetProgramLog(program, text))
-        return text.rstrip(b"\0 ").decode(errors="replace")
+        return str(text.rstrip(b"\0 "), "utf-8", "replace")
 
     def _call(self, answer: tuple[Any, ...]) -> Any:
         status, *values = answer
@@ -86,7 +86,8 @@ def _bindings() -> ModuleType:
         from cuda.bindings import nvrtc
     except ImportError as error:
         raise DeviceError(f"The CUDA bindings are not here ({error}).", INSTALL) from error
-    return nvrtc  # type: ignore[no-any-return]
+    module: ModuleType = nvrtc
+    return module
 
 
 def _first(log: str) -> str:

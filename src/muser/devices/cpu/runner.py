@@ -78,6 +78,30 @@ class CpuRunner:
         """One a layer; `export_rows` and `import_rows` speak f16."""
         return self._arena.caches
 
+    def put_rows(self, name: str, rows: NDArray[np.float32]) -> None:
+        self._arena.rows[name][: len(rows)] = rows
+
+    def get_rows(self, name: str, count: int) -> NDArray[np.float32]:
+        """The first `count` rows called `name`, as the last step left them."""
+        return self._arena.rows[name][:count].copy()
+
+    def export_rows(
+        self, layer: int, slot: int, first: int, last: int
+    ) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+        """Stored K and V of positions `first` to `last` − 1: f16 `[positions, kv heads, dim]`."""
+        return self._arena.caches[layer].export_rows(slot, first, last)
+
+    def import_rows(
+        self,
+        layer: int,
+        slot: int,
+        first: int,
+        keys: NDArray[np.float16],
+        values: NDArray[np.float16],
+    ) -> None:
+        """The inverse of `export_rows`; rows off the grid are snapped to it."""
+        self._arena.caches[layer].import_rows(slot, first, keys, values)
+
     def forward(self, step: Step) -> NDArray[np.float32]:
         with self._alone():
             self._play(step)

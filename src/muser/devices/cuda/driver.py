@@ -26,7 +26,8 @@ def driver_module() -> ModuleType:
         from cuda.bindings import driver
     except ImportError as error:
         raise DeviceError(f"The CUDA bindings are not here ({error}).", INSTALL) from error
-    return driver  # type: ignore[no-any-return]
+    module: ModuleType = driver
+    return module
 
 
 def open_card(number: int = 0) -> "DriverCard":
