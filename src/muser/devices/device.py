@@ -90,9 +90,13 @@ class Runner(Protocol):
 
 
 class Device(Protocol):
-    """A place that computes. `memory` is what it remembers from run to run, if it does."""
+    """A place that computes. `memory` is what it remembers from run to run, if it does.
+
+    `chunk`: how many prompt tokens a step takes unless a caller says otherwise.
+    """
 
     name: str
+    chunk: int
     memory: Memory | None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:
