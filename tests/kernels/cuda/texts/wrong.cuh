@@ -28,6 +28,8 @@ KERNEL wrong(const Wrong a) {
         else named_sync(3, 64);
     }
     if (mode == 13) {
+        lanes[i] = 0;
+        __syncthreads();
         copy16(lanes + 4 * (i % 16), a.x + 4 * (i % 16));
         copy_commit();
         __syncthreads();
