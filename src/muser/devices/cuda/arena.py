@@ -1,4 +1,4 @@
-"""The CUDA runner's memory beside the weights: rows by name, caches, and one step block a bucket."""
+"""The CUDA runner's memory beside the weights: rows by name, caches, a step block a bucket."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,11 +44,14 @@ class CachePlane:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """`rows`: name to f32 `[rows, width]`; `spare`: one more of each residual row (see `rules`)."""
+    """`rows`: name to f32 `[rows, width]`. `steps` and `tails`: bucket to the step block of its
+    body and of its tail.
+    """
 
     rows: Mapping[str, Address]
     caches: tuple[CachePlane, ...]
     steps: Mapping[str, StepBlock]
+    tails: Mapping[str, StepBlock]
 
     @classmethod
     def make(cls, card: Card, memory: Memory, graph: Graph, limits: Limits) -> "Arena":
@@ -57,10 +60,13 @@ class Arena:
             for name, count in row_counts(graph, limits).items()
         }
         caches = tuple(_cache(memory, spec, limits) for spec in graph.caches)
-        steps = {
-            bucket: StepBlock.make(card, memory, rows_of(bucket, limits)) for bucket in BUCKETS
+        most = {bucket: rows_of(bucket, limits) for bucket in BUCKETS}
+        steps = {bucket: StepBlock.make(card, memory, count) for bucket, count in most.items()}
+        tails = {
+            bucket: StepBlock.make(card, memory, min(count, HEAD_ROWS))
+            for bucket, count in most.items()
         }
-        return cls(rows, caches, steps)
+        return cls(rows, caches, steps, tails)
 
 
 def rows_of(bucket: str, limits: Limits) -> int:

@@ -17,12 +17,16 @@ Address = int
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A card: `capability` is its compute capability, `memory` its size in bytes."""
+    """A card: `capability` is its compute capability, `memory` its size in bytes.
+
+    `shared`: bytes of shared memory that one thread block may take.
+    """
 
     name: str
     capability: tuple[int, int]
     processors: int
     memory: int
+    shared: int
     driver: str
 
     @property
@@ -86,6 +90,12 @@ class Card(Protocol):
 
     def wait(self) -> None:
         """Until everything that was queued is done."""
+
+    def mark(self) -> Callable[[], None]:
+        """Marks the end of what is queued; a call of the answer waits until it is reached."""
+
+    def enter(self) -> None:
+        """The calling thread's work goes to this card from now on."""
 
     def side(self) -> "Card":
         """Another queue on the same card."""

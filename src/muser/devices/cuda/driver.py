@@ -94,6 +94,7 @@ def _facts(api: Api, device: object) -> Facts:
         capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         processors=attribute("MULTIPROCESSOR_COUNT"),
         memory=int(api.call(driver.cuDeviceTotalMem(device))),
+        shared=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         driver=str(int(api.call(driver.cuDriverGetVersion()))),
     )
 
@@ -225,6 +226,17 @@ class DriverCard:
 
     def wait(self) -> None:
         self._api.call(self._driver.cuStreamSynchronize(self._stream))
+
+    def mark(self) -> Callable[[], None]:
+        driver, call = self._driver, self._api.call
+        event = call(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        call(driver.cuEventRecord(event, self._stream))
+
+        def reached() -> None:
+            call(driver.cuEventSynchronize(event))
+            call(driver.cuEventDestroy(event))
+
+        return reached
 
     def side(self) -> "DriverCard":
         return DriverCard(self._api, self.facts, self._context)
