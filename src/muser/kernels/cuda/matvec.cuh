@@ -367,7 +367,7 @@ INLINE void matvec(const Matvec& a) {
         for (int i = 0; i < a.stages; i++)
             request(a, shares, warp + i * warps, l.units, l.ring + (warp * a.stages + i) * a.stage_bytes,
                     ring_full + warp * MOST_STAGES + i);
-    Weights weights;
+    Weights<ROWS == 1 ? 16 : 4> weights;
     hold_weights(weights, a.source);
     previous_kernel_done();
     int n = *a.count;

@@ -25,6 +25,7 @@ struct Spot {  // a word of the layout
     bool inside, present;
 };
 INLINE Spot spot_of(const Place& a, int words) {
+    previous_kernel_done();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x, groups = (u32)(a.width + GROUP - 1) / GROUP;
     Spot s;
     s.row = (int)(i / (groups * words));
@@ -108,6 +109,7 @@ INLINE float weight_at(const u8* from, i64 i) {
 
 template <int FORMAT>
 INLINE void place_grid(const Place& a) {
+    previous_kernel_done();
     int blocks = (a.width + GRID_BLOCK - 1) / GRID_BLOCK, lane = threadIdx.x % 32;
     u32 i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     int row = (int)(i / blocks), b = (int)(i % blocks), at = b * GRID_BLOCK + 4 * lane;

@@ -12,7 +12,6 @@
 #pragma once
 
 constexpr int READY = 0, PLAIN = 1, GATED = 2, NORM = 3, RESIDUAL = 4;
-constexpr int HELD = 16;  // elements a thread keeps in registers; wider rows are read again
 
 struct Source {
     const u8* codes;  // READY
@@ -54,9 +53,12 @@ INLINE u32 top_of(const float (&v)[8]) {
 }
 template <int LANES>
 INLINE u32 shared_max(u32 top) {  // among LANES neighbouring lanes
-    if constexpr (LANES == 32) return __reduce_max_sync(~0u, top);
-    for (int i = 1; i < LANES; i *= 2) top = max(top, __shfl_xor_sync(~0u, top, i));
-    return top;
+    if constexpr (LANES == 32) {
+        return __reduce_max_sync(~0u, top);
+    } else {
+        for (int i = 1; i < LANES; i *= 2) top = max(top, __shfl_xor_sync(~0u, top, i));
+        return top;
+    }
 }
 
 // B: 256 or 32. To groups of 272 bytes and their scales, in whichever memory.
@@ -109,37 +111,41 @@ INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int war
 }
 
 // --- before them ---
-// This thread's elements of a row, HELD of them with k known to the compiler, f(k, i); then the others, f(HELD, i).
-template <typename F>
+// This thread's elements i of a row: N of them with k known to the compiler, f(k, i); then the others, f(N, i).
+template <int N, typename F>
 INLINE void each_element(int width, F f) {
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
+    for (int k = 0; k < N; k++) {
         int i = threadIdx.x + k * blockDim.x;
         if (i < width) f(k, i);
     }
-    for (int i = threadIdx.x + HELD * blockDim.x; i < width; i += blockDim.x) f(HELD, i);
+    for (int i = threadIdx.x + N * blockDim.x; i < width; i += blockDim.x) f(N, i);
 }
-struct Held {
-    float v[HELD + 1];
-};
-INLINE void hold(Held& held, const float* from, int width) {
-#pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        int i = threadIdx.x + k * blockDim.x;
-        held.v[k] = from && i < width ? from[i] : 1.0f;
-    }
-}
-INLINE float held_at(const Held& held, const float* from, int k, int i) {
-    return k < HELD ? held.v[k] : from ? from[i] : 1.0f;
-}
+template <int N>
+struct Held {  // the first N of them, in registers; null stands for ones
+    float v[N];
+    const float* from;
 
-// The norm's weights of this thread, read before the kernel before has ended.
-struct Weights {
-    Held branch, norm;
+    __device__ void hold(const float* row, int width) {
+        from = row;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            int i = threadIdx.x + k * blockDim.x;
+            v[k] = row && i < width ? row[i] : 1.0f;
+        }
+    }
+    __device__ float at(int k, int i) const { return k < N ? v[k] : from ? from[i] : 1.0f; }
 };
-INLINE void hold_weights(Weights& w, const Source& s) {
-    if (s.kind == RESIDUAL && s.branch_norm) hold(w.branch, s.branch_weight, s.width);
-    if (s.kind == RESIDUAL || s.kind == NORM) hold(w.norm, s.weight, s.width);
+
+// The norms' weights of this thread, read before the kernel before has ended.
+template <int N>
+struct Weights {
+    Held<N> branch, norm;
+};
+template <int N>
+INLINE void hold_weights(Weights<N>& w, const Source& s) {
+    if (s.kind == RESIDUAL && s.branch_norm) w.branch.hold(s.branch_weight, s.width);
+    if (s.kind == RESIDUAL || s.kind == NORM) w.norm.hold(s.weight, s.width);
 }
 
 // Σ x² by 256 lanes; the threads of all warps get it. `lanes` holds 256 floats that no thread reads any more.
@@ -180,7 +186,8 @@ INLINE void report_if(bool bad, u64* word, u64 entry, int row) {
 
 // Row r of a source in f32: where it is, or made by the whole thread block in `made` (f32 [width], shared memory).
 // Ends with a barrier if it was made. `first`: the thread block that also writes the sum.
-INLINE const float* make_row(const Source& s, int r, bool first, u64* word, float* made, float* lanes, const Weights& w) {
+template <int N>
+INLINE const float* make_row(const Source& s, int r, bool first, u64* word, float* made, float* lanes, const Weights<N>& w) {
     i64 from = (i64)(s.take ? s.take[r] : r) * s.width;
     const float *x = s.row + from, *other = s.other + from;
     bool bad_branch = false, bad_sum = false, bad_norm = false;
@@ -192,24 +199,24 @@ INLINE const float* make_row(const Source& s, int r, bool first, u64* word, floa
         report_if(bad_sum, word, s.sum_entry, r);
         return made;
     }
-    Held own, beside;
-    hold(own, x, s.width);
-    if (s.kind == RESIDUAL) hold(beside, other, s.width);
-    each_element(s.width, [&](int k, int i) { made[i] = held_at(own, x, k, i); });
+    Held<N> own, beside;
+    own.hold(x, s.width);
+    if (s.kind == RESIDUAL) beside.hold(other, s.width);
+    each_element<N>(s.width, [&](int k, int i) { made[i] = own.at(k, i); });
     __syncthreads();
     if (s.kind == RESIDUAL) {
         float factor = s.branch_norm ? root_factor(made, s, s.branch_eps, lanes, bad_branch) : 1.0f;
-        each_element(s.width, [&](int k, int i) {
+        each_element<N>(s.width, [&](int k, int i) {
             float b = made[i];
-            if (s.branch_norm) b = stored(mul1(mul1(b, factor), held_at(w.branch, s.branch_weight, k, i)), bad_branch);
-            made[i] = b = stored(add1(b, held_at(beside, other, k, i)), bad_sum);
+            if (s.branch_norm) b = stored(mul1(mul1(b, factor), w.branch.at(k, i)), bad_branch);
+            made[i] = b = stored(add1(b, beside.at(k, i)), bad_sum);
             if (first) s.sum[(i64)r * s.width + i] = b;
         });
         __syncthreads();
     }
     float factor = root_factor(made, s, s.eps, lanes + 256, bad_norm);
-    each_element(s.width, [&](int k, int i) {
-        made[i] = stored(mul1(mul1(made[i], factor), held_at(w.norm, s.weight, k, i)), bad_norm);
+    each_element<N>(s.width, [&](int k, int i) {
+        made[i] = stored(mul1(mul1(made[i], factor), w.norm.at(k, i)), bad_norm);
     });
     __syncthreads();
     report_if(bad_branch, word, s.branch_entry, r);
@@ -222,7 +229,7 @@ template <int B>  // 256, 32, or 0: the grid
 INLINE void quantise_rows(const Quantise& a) {
     SHARED_BYTES(shared);
     __shared__ float lanes[512];
-    Weights w;
+    Weights<16> w;
     next_kernel_may_start();
     hold_weights(w, a.source);
     previous_kernel_done();
