@@ -16,13 +16,15 @@ INLINE void copy_wait() {
     shim::copy_wait(N);
 }
 
-#ifdef HAS_BULK
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
+INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
+INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
+INLINE void prefetch(const void*, u32) {}
+
+#ifdef HAS_BULK
 INLINE void barrier_fence() {}
 INLINE void async_fence() {}
 INLINE void barrier_expect(u64* b, u32 bytes) { shim::barrier_expect(b, bytes); }
-INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
-INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
 struct __align__(64) Map {  // made by shim.py: address, rows, width, pitch, box, element, exchange
     u64 words[16];
