@@ -48,13 +48,13 @@ INLINE int swizzled(int row, int piece) {
 template <int PIECES, int COUNT, int THREADS>
 INLINE void fetch(u8* to, const u16* from, int first, int dim, u64 policy) {
     if (dim % 8 == 0) {
+        constexpr int STEP = THREADS / PIECES;  // rows that the block takes at a time
+        int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES, x = (first + piece) * 8;
+        int bytes = x < dim ? 16 : 0;
+        const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll
-        for (int i = 0; i < COUNT / THREADS; i++) {
-            int at = threadIdx.x + i * THREADS, row = at / PIECES, x = (first + at % PIECES) * 8;
-            bool there = x < dim;
-            const u16* source = from + (size_t)row * dim + (there ? x : 0);
-            copy16_once(to + swizzled<PIECES>(row, at % PIECES), source, there ? 16 : 0, policy);
-        }
+        for (int i = 0; i < COUNT / THREADS; i++, source += STEP * dim)
+            copy16_once(to + swizzled<PIECES>(row + i * STEP, piece), source, bytes, policy);
         return;
     }
     for (int at = threadIdx.x; at < COUNT; at += THREADS) {  // rows that are not aligned
