@@ -27,11 +27,11 @@ struct Attend {
     int capacity, window, places;      // places: most tiles that one row may see
 };
 
-struct Span {
-    int lo, hi;  // visible positions [lo, hi)
-    INLINE int first() const { return lo / TILE; }
-    INLINE int last() const { return (hi + TILE - 1) / TILE; }
+struct Span {  // visible positions [lo, hi)
+    int lo, hi;
 };
+INLINE int first_tile(const Span& s) { return s.lo / TILE; }
+INLINE int last_tile(const Span& s) { return (s.hi + TILE - 1) / TILE; }  // one past
 INLINE Span visible(const Attend& a, int row) {
     int p = a.step.positions[row];
     return {a.window ? max(0, p - a.window + 1) : 0, p + 1};

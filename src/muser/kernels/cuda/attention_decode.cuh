@@ -54,7 +54,7 @@ INLINE int units(const Attend& a) {
 
 INLINE void enter_row(const Attend& a, Cursor& c) {
     Span seen = visible(a, c.row);
-    c.first = seen.first(), c.last = seen.last();
+    c.first = first_tile(seen), c.last = last_tile(seen);
 }
 INLINE Cursor run_of_block(const Attend& a) {
     int rows = *a.step.count, per_tile = units(a), total = 0;
@@ -495,7 +495,7 @@ INLINE void combine(const Attend& a, u8* shared) {
         return;
     }
     Span seen = visible(a, row);
-    int tiles = seen.last() - seen.first(), pieces = (tiles + PIECE - 1) / PIECE, parts = gridDim.x;
+    int tiles = last_tile(seen) - first_tile(seen), pieces = (tiles + PIECE - 1) / PIECE, parts = gridDim.x;
     size_t at = (size_t)row * a.heads + head;
     previous_kernel_done();
     auto get = [&](int piece) {

@@ -33,11 +33,11 @@ struct Run {  // rows [from, to) of the step, of one slot; the tiles that any of
 };
 INLINE Run run_at(const Attend& a, int from, int limit) {
     Span seen = visible(a, from);
-    Run run = {from, from + 1, seen.first(), seen.last()};
+    Run run = {from, from + 1, first_tile(seen), last_tile(seen)};
     int slot = a.step.slots[from];
     for (; run.to < limit && a.step.slots[run.to] == slot; run.to++) {
         seen = visible(a, run.to);
-        run.first = min(run.first, seen.first()), run.last = max(run.last, seen.last());
+        run.first = min(run.first, first_tile(seen)), run.last = max(run.last, last_tile(seen));
     }
     return run;
 }
