@@ -51,21 +51,26 @@ INLINE void load_rows(u32 (&b)[4], const Warp& w, u32 codes, int lane, int sixte
     load_matrix4(b, codes + w.activations + sixteen * 2048 + piece * 16);
 }
 
-// One side of `planes` planes of 128 rows, `bytes` a plane, without gaps between them.
+// Each thread keeps one address and adds constants to it: registers are scarce.
+// One side of the codes of a tile.
 template <int THREADS>
-INLINE void copy_side(u8* to, const u8* from, int side, int planes, int bytes) {
-    int half = bytes / 2, pieces = planes * half / 16;
-    for (int i = threadIdx.x; i < pieces; i += THREADS) {
-        int plane = i * 16 / half, at = i * 16 % half;
-        copy16(to + i * 16, from + plane * bytes + side * half + at);
-    }
+INLINE void copy_codes(u8* to, const u8* from, int side) {
+    to += threadIdx.x * 16, from += side * SIDE * 128 + threadIdx.x * 16;
+#pragma unroll
+    for (int at = 0; at < SIDE_CODES; at += THREADS * 16) copy16(to + at, from + at + at / (SIDE * 128) * (SIDE * 128));
 }
-// One group of OUTPUTS weights: `bytes` each, `next` apart in memory, `pitch` apart here.
-template <int THREADS>
-INLINE void copy_weights(u8* to, const u8* from, int outputs, int bytes, size_t next, int pitch) {
-    int pieces = bytes / 16;
-    for (int i = threadIdx.x; i < outputs * pieces; i += THREADS)
-        copy16(to + i / pieces * pitch + i % pieces * 16, from + i / pieces * next + i % pieces * 16);
+// One side of small planes of 128 rows, at most 128 pieces of 16 bytes, without gaps between them.
+INLINE void copy_planes(u8* to, const u8* from, int side, int planes, int bytes) {
+    int pieces = bytes / 32, plane = threadIdx.x / pieces;
+    if (plane < planes) copy16(to + threadIdx.x * 16, from + (2 * plane + side) * (bytes / 2) + threadIdx.x % pieces * 16);
+}
+// One group of a weight for every two threads: `bytes` each, `next` apart in memory, `pitch` apart here.
+INLINE void copy_weights(u8* to, const u8* from, int bytes, size_t next, int pitch) {
+    int output = threadIdx.x / 2, odd = threadIdx.x & 1;
+    to += output * pitch + odd * 16, from += output * next + odd * 16;
+#pragma unroll
+    for (int at = 0; at < bytes; at += 32)
+        if (at + 32 <= bytes || odd == 0) copy16(to + at, from + at);
 }
 
 struct Block {
@@ -76,22 +81,22 @@ struct Block {
     const u8* weights;  // of the first output and group
 };
 
-// --- K-quants: two planes, floats once per group ---
+// --- K-quants: floats once per group ---
 template <typename P>
 struct GemmK {
-    static constexpr int OUTPUTS = 128, THREADS = 256, TILE_SIZE = TILE_K, BYTES = P::BYTES;
+    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = 1, TILE_SIZE = TILE_K, BYTES = P::BYTES;
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
     static INLINE void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_side<THREADS>(stage, tile, side, 2, TILE_CODES / 2);
-        copy_side<THREADS>(stage + SUMS, tile + TILE_SUMS, side, 2, 2048);
-        copy_side<THREADS>(stage + SCALES, tile + TILE_SCALES, side, 1, 512);
-        copy_weights<THREADS>(stage + WEIGHTS, weights, OUTPUTS, BYTES, (size_t)groups * BYTES, BYTES);
+        copy_codes<THREADS>(stage, tile, side);
+        copy_planes(stage + SUMS, tile + TILE_SUMS, side, 2, 2048);
+        copy_planes(stage + SCALES, tile + TILE_SCALES, side, 1, 512);
+        copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, BYTES);
     }
 
-    static INLINE void products(int (&high)[8][4], int (&low)[8][4], const Rows& rows, u32 codes, const Warp& w,
-                                int lane) {
+    // Q4_K and Q5_K: the codes themselves, times their scale after every step.
+    static INLINE void scaled(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
         P p;
         p.head(rows);
 #pragma unroll
@@ -99,23 +104,60 @@ struct GemmK {
             p.load(rows, pair, w.t);
 #pragma unroll
             for (int s = 0; s < 2; s++) {
-                u32 a[4], c[4], b[4];
-                int k = P::step(pair, s);
+                u32 a[4], b[4];
+                int k = P::step(pair, s), by[2] = {(int)p.scale_of(k, 0), (int)p.scale_of(k, 1)};
 #pragma unroll
-                for (int r = 0; r < 4; r++) p.planes(pair, s, r, a[r], c[r]);
+                for (int r = 0; r < 4; r++) a[r] = p.codes(pair, s, r);
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    load_rows(b, w, codes + k / 4 * (SIDE * 128), lane, j, k % 4);
-                    mma_s8(high[2 * j], a, b[0], b[1]), mma_u8(low[2 * j], c, b[0], b[1]);
-                    mma_s8(high[2 * j + 1], a, b[2], b[3]), mma_u8(low[2 * j + 1], c, b[2], b[3]);
+                for (int j = 0; j < 8; j++) {
+                    int c[4];
+                    if (j % 2 == 0) load_rows(b, w, codes + k / 4 * (SIDE * 128), lane, j / 2, k % 4);
+                    mma_s8_from(0, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) sum[j][i] += by[i / 2] * c[i];
                 }
             }
         }
     }
 
+    // Q6_K, whose scales change within a step: one plane of scale·code at a time.
+    template <bool LOW>
+    static INLINE void plane(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+        P p;
+        p.head(rows);
+#pragma unroll
+        for (int pair = 0; pair < 4; pair++) {
+            p.load(rows, pair, w.t);
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                u32 high[4], low[4], b[4];
+                int k = P::step(pair, s);
+#pragma unroll
+                for (int r = 0; r < 4; r++) p.planes(pair, s, r, high[r], low[r]);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    if (j % 2 == 0) load_rows(b, w, codes + k / 4 * (SIDE * 128), lane, j / 2, k % 4);
+                    if (LOW) mma_u8(sum[j], low, b[j % 2 * 2], b[j % 2 * 2 + 1]);
+                    if (!LOW) mma_s8(sum[j], high, b[j % 2 * 2], b[j % 2 * 2 + 1]);
+                }
+            }
+        }
+    }
+
+    static INLINE void products(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+        if constexpr (P::MINS) {
+            scaled(sum, rows, codes, w, lane);
+        } else {
+            plane<false>(sum, rows, codes, w, lane);
+#pragma unroll
+            for (int i = 0; i < 32; i++) sum[i / 4][i % 4] *= 256;
+            plane<true>(sum, rows, codes, w, lane);
+        }
+    }
+
     static INLINE void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
                              int lane) {
-        int high[8][4] = {}, low[8][4] = {}, first = w.first + w.g;
+        int sum[8][4] = {}, first = w.first + w.g;
         const u8* weights = stage + WEIGHTS;
         Rows rows = {weights + first * BYTES, weights + (first + 8) * BYTES};
         float d[2], dmin[2];
@@ -131,7 +173,7 @@ struct GemmK {
                 d[i] = half_to_float(((const u16*)block.part->scales)[(size_t)output * groups + b]);
             }
         }
-        products(high, low, rows, shared_address(stage), w, lane);
+        products(sum, rows, shared_address(stage), w, lane);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float m[4] = {}, t[4];
@@ -142,7 +184,7 @@ struct GemmK {
             float2 s = ((const float2*)(stage + SCALES))[4 * j + w.t];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float f = __int2float_rn(high[j][i] * 256 + low[j][i]);
+                float f = __int2float_rn(sum[j][i]);
                 t[i] = P::MINS ? fma1(d[i / 2], f, -mul1(dmin[i / 2], m[i])) : mul1(d[i / 2], f);
                 total[j][i] = fma1(i & 1 ? s.y : s.x, t[i], total[j][i]);
             }
@@ -190,15 +232,16 @@ typedef BlocksNibbles<192, 208, 32, 64, 0, true> BlocksQ51;
 
 template <typename P>
 struct Gemm32 {
-    static constexpr int OUTPUTS = P::OUTPUTS, THREADS = 2 * OUTPUTS, TILE_SIZE = TILE_32, BYTES = P::BYTES;
+    static constexpr int OUTPUTS = P::OUTPUTS, THREADS = 2 * OUTPUTS, BLOCKS = 512 / THREADS;
+    static constexpr int TILE_SIZE = TILE_32, BYTES = P::BYTES;
     static constexpr int SCALES = SIDE_CODES, SUMS = SCALES + 2048, WEIGHTS = SUMS + 2048;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * P::PITCH;
 
     static INLINE void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_side<THREADS>(stage, tile, side, 2, TILE_CODES / 2);
-        copy_side<THREADS>(stage + SCALES, tile + TILE_CODES, side, 8, 512);
-        if (P::OFFSET) copy_side<THREADS>(stage + SUMS, tile + TILE_32_SUMS, side, 8, 512);
-        copy_weights<THREADS>(stage + WEIGHTS, weights, OUTPUTS, BYTES, (size_t)groups * BYTES, P::PITCH);
+        copy_codes<THREADS>(stage, tile, side);
+        copy_planes(stage + SCALES, tile + TILE_CODES, side, 8, 512);
+        if (P::OFFSET) copy_planes(stage + SUMS, tile + TILE_32_SUMS, side, 8, 512);
+        copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, P::PITCH);
     }
 
     static INLINE void block(Totals& total, const u8* stage, const Rows& rows, int k, const Warp& w, int lane) {
@@ -212,9 +255,9 @@ struct Gemm32 {
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            int c[4] = {(int)MAGIC_BITS, (int)MAGIC_BITS, (int)MAGIC_BITS, (int)MAGIC_BITS};  // |sums| < 2^22
+            int c[4];
             if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, k % 4);
-            mma_s8(c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);
+            mma_s8_from((int)MAGIC_BITS, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);  // |sums| < 2^22
             int at = k * (SIDE / 2) + 4 * j + w.t;
             float2 s = ((const float2*)(stage + SCALES))[at], sum;
             if (P::OFFSET) sum = ((const float2*)(stage + SUMS))[at];
@@ -239,13 +282,13 @@ struct Gemm32 {
 // Σ n_w·n_x = ((Σ H·h · 128 + Σ H·l) · 2 + Σ L·h) · 128 + Σ L·l. The result fits 32 bits; what stands on the
 // way wraps, which does no harm.
 struct GemmGrid {
-    static constexpr int OUTPUTS = 64, THREADS = 128, TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
+    static constexpr int OUTPUTS = 64, THREADS = 128, BLOCKS = 2, TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
     static constexpr int STEPS = SIDE_CODES, WEIGHTS = STEPS + 256, STAGE = WEIGHTS + OUTPUTS * PITCH;
 
     static INLINE void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_side<THREADS>(stage, tile, side, 2, TILE_CODES / 2);
-        copy_side<THREADS>(stage + STEPS, tile + TILE_CODES, side, 1, 512);
-        copy_weights<THREADS>(stage + WEIGHTS, weights, OUTPUTS, BYTES, (size_t)groups * BYTES, PITCH);
+        copy_codes<THREADS>(stage, tile, side);
+        copy_planes(stage + STEPS, tile + TILE_CODES, side, 1, 512);
+        copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
     }
 
     template <bool LOW>
@@ -351,7 +394,7 @@ INLINE void gemm_chunk(const ChunkGemm& a, u8* shared) {
 
 #define GEMM(NAME, FORMAT)                                                            \
     static_assert(2 * FORMAT::STAGE <= 101376, "two stages fit a block of any card"); \
-    KERNEL BOUNDS(FORMAT::THREADS, 1) NAME(const __grid_constant__ ChunkGemm a) {     \
+    KERNEL BOUNDS(FORMAT::THREADS, FORMAT::BLOCKS) NAME(const __grid_constant__ ChunkGemm a) {     \
         SHARED_BYTES(shared);                                                         \
         gemm_chunk<FORMAT>(a, shared);                                                \
     }

@@ -119,6 +119,13 @@ INLINE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {  // 16×
             : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                       \
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                       \
     }
+// The same with every accumulator starting at `start`.
+INLINE void mma_s8_from(int start, int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    ASM("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9},"
+        " {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
+}
 MMA_8(mma_s8, "s8")
 MMA_8(mma_u8, "u8")  // A without sign
 #undef MMA_8

@@ -31,9 +31,7 @@ struct SixBits {
         }
     }
     static INLINE int step(int pair, int s) { return 2 * pair + s; }
-    INLINE void split(u32 codes, int k, int r, u32& high, u32& low) const {
-        plane_bytes(codes, scale[r & 1][k >> 2] >> (8 * (k & 3)) & 255, 0, high, low);
-    }
+    INLINE u32 scale_of(int k, int row) const { return scale[row][k >> 2] >> (8 * (k & 3)) & 255; }
 };
 
 // Mins 2t and 2t + 1 of a block, as f16.
@@ -52,8 +50,9 @@ struct PlanesQ4K : SixBits {
 #pragma unroll
         for (int r = 0; r < 4; r++) x[r] = word_at(rows[r & 1] + 16 + 32 * pair + 16 * (r >> 1) + 4 * t);
     }
+    INLINE u32 codes(int, int s, int r) const { return x[r] >> (4 * s) & 0x0f0f0f0fu; }
     INLINE void planes(int pair, int s, int r, u32& high, u32& low) const {
-        split(x[r] >> (4 * s) & 0x0f0f0f0fu, step(pair, s), r, high, low);
+        plane_bytes(codes(pair, s, r), scale_of(step(pair, s), r & 1), 0, high, low);
     }
 };
 
@@ -69,10 +68,13 @@ struct PlanesQ5K : SixBits {
             x[r] = word_at(at + 48 + 32 * pair);
         }
     }
-    INLINE void planes(int pair, int s, int r, u32& high, u32& low) const {
+    INLINE u32 codes(int pair, int s, int r) const {
         int k = step(pair, s);
         u32 bit = k < 4 ? fifth[r] << (4 - k) : fifth[r] >> (k - 4);
-        split((x[r] >> (4 * s) & 0x0f0f0f0fu) | (bit & 0x10101010u), k, r, high, low);
+        return (x[r] >> (4 * s) & 0x0f0f0f0fu) | (bit & 0x10101010u);
+    }
+    INLINE void planes(int pair, int s, int r, u32& high, u32& low) const {
+        plane_bytes(codes(pair, s, r), scale_of(step(pair, s), r & 1), 0, high, low);
     }
 };
 
