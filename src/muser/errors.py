@@ -50,6 +50,12 @@ class DeviceError(MuserError):
     exit_status = 5
 
 
+class DeviceLost(DeviceError):
+    """A device that answers nothing any more: whatever ran on it must be loaded again."""
+
+    code = "device_lost"
+
+
 class ArithmeticFault(MuserError):
     """A row that left the finite numbers: no answer is given instead of a wrong one."""
 

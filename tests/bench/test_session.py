@@ -17,7 +17,7 @@ CELLS = (Cell("decode", 2, 3), Cell("prefill", 0, 4), Cell("batch", 0, 2, slots=
 def plan(tmp_path, monkeypatch):
     monkeypatch.setenv("MUSER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(session, "tokenizer_of", lambda model: lambda text: list(text.encode()))
-    monkeypatch.setattr(session, "MuserSide", lambda **_: CountingSide("reference"))
+    monkeypatch.setattr(session, "reference_side", lambda _: CountingSide("reference"))
     model = tmp_path / "model.gguf"
     model.write_bytes(b"weights")
     return Plan("decode", model, CELLS, (1, 2), "plain", 3)

@@ -20,7 +20,7 @@ def model(tmp_path, monkeypatch):
     monkeypatch.setenv("MUSER_HOME", str(tmp_path / "home"))
     for module in (walls, loads):
         monkeypatch.setattr(module, "tokenizer_of", lambda model: lambda text: list(text.encode()))
-        monkeypatch.setattr(module, "MuserSide", lambda **_: CountingSide("reference"))
+        monkeypatch.setattr(module, "reference_side", lambda _: CountingSide("reference"))
     path = tmp_path / "model.gguf"
     path.write_bytes(b"weights")
     return path

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from muser.devices import Limits
-from muser.engine.loading import load, needed_bytes
+from muser.devices.host_memory import needed_bytes
+from muser.engine.loading import load
 from muser.errors import LimitError
 from muser.formats import GgufFile
 from muser.models import build

@@ -15,7 +15,7 @@ from muser.bench.fixture import NAME, fixture_ids
 from muser.bench.identity import build_identity
 from muser.bench.lock import alone
 from muser.bench.look import Look, recorded
-from muser.bench.ours import MuserSide
+from muser.bench.ours import reference_side
 from muser.bench.session import Say, tokenizer_of
 from muser.bench.spread import Spread
 from muser.bench.timeline import Timeline, timeline
@@ -24,7 +24,6 @@ from muser.devices import Limits, Step
 from muser.devices.cpu import CpuDevice, CpuRunner
 from muser.devices.cpu.roof import reading_times
 from muser.devices.cpu.tape import Stamps, Tape
-from muser.engine.loading import DEFAULT_CHUNK
 from muser.errors import WrongTokens
 from muser.formats import GgufFile
 from muser.models import build
@@ -100,7 +99,7 @@ def run_kernels(
 def _known(plan: KernelPlan) -> tuple[Known, ...]:
     longest = max(step.depth + step.rows for step in plan.steps)
     text = fixture_ids(longest, tokenizer_of(plan.model))
-    with MuserSide(isa=plan.reference, name="the reference") as side:
+    with reference_side(plan.reference) as side:
         side.load(plan.model, threads=max(plan.threads), context=longest)
         found = []
         for step in plan.steps:
@@ -115,7 +114,7 @@ def _run(plan: KernelPlan, known: Sequence[Known], threads: int, say: Say) -> di
     graph = build(file.metadata, file.tensors)
     weights = Weights(file, graph)
     context = max(len(one.ids) for one in known)
-    chunk = max(DEFAULT_CHUNK, *(one.plan.rows for one in known))
+    chunk = max(device.chunk, *(one.plan.rows for one in known))
     runner = device.load(graph, weights, Limits(context, 1, min(chunk, context)))
     try:
         size = weight_bytes(weights, _read_whole(runner))

@@ -11,7 +11,7 @@ from muser.bench.cells import Cell, Workload
 from muser.bench.fixture import NAME, fixture_ids
 from muser.bench.lock import alone
 from muser.bench.look import Look, recorded
-from muser.bench.ours import MuserSide
+from muser.bench.ours import MuserSide, reference_side
 from muser.bench.session import Opens, Say, identity_of, tokenizer_of
 from muser.bench.side import Memory, Side
 from muser.bench.spread import Spread, pair_ratios, speed_ratio
@@ -59,7 +59,7 @@ def run_load(
     with alone(places.home()):
         say(f"Reference run ({reference}).")
         text = fixture_ids(FIRST.text_ids, tokenizer_of(model))
-        with MuserSide(isa=reference, name="the reference") as side:
+        with reference_side(reference) as side:
             side.load(model, threads=1, context=FIRST.context + 1)
             work = Workload.make(FIRST, text, side)
 

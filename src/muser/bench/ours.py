@@ -17,12 +17,28 @@ if TYPE_CHECKING:
     from muser.bench.slots import Slots
 
 
-class MuserSide(WorkerSide):
-    """This package in a process of its own; `isa` as `MUSER_ISA` (None: as it is set)."""
+CUDA = "cuda"
+OTHER_CHUNK = 16  # rows of a step of a reference on the measured card: other kernels serve them
 
-    def __init__(self, *, isa: str | None = None, name: str = "muser") -> None:
+
+class MuserSide(WorkerSide):
+    """This package in a process of its own; `isa` as `MUSER_ISA` (None: as it is set).
+
+    `device` and `chunk` (rows of a step; None: the device's own) say where a model is run.
+    """
+
+    def __init__(
+        self,
+        *,
+        isa: str | None = None,
+        device: str = "cpu",
+        chunk: int | None = None,
+        name: str = "muser",
+    ) -> None:
         environment = {} if isa is None else {"MUSER_ISA": isa}
-        super().__init__(name, (sys.executable, "-m", "muser.bench.ours"), environment)
+        where = () if chunk is None else (str(chunk),)
+        command = (sys.executable, "-m", "muser.bench.ours", device, *where)
+        super().__init__(name, command, environment)
 
     def greedy(self, prompt: Sequence[int], count: int) -> tuple[tuple[int, ...], str]:
         """`count` greedy ids after a prompt, ends of text included, and the digest of the last
@@ -32,10 +48,18 @@ class MuserSide(WorkerSide):
         return tuple(said["ids"]), said["logits_sha256"][0]
 
 
+def reference_side(how: str) -> MuserSide:
+    """What computes a reference: an instruction set of the CPU, or `cuda` in small steps."""
+    if how == CUDA:
+        return MuserSide(device=CUDA, chunk=OTHER_CHUNK, name="the reference")
+    return MuserSide(isa=how, name="the reference")
+
+
 class Worker:
     """One model at a time; the requests are those of `muser.bench.side`, and `greedy`."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu", chunk: str | None = None) -> None:
+        self._device, self._chunk = device, None if chunk is None else int(chunk)
         self._slots: Slots | None = None
         self._settings: dict[str, Any] = {}
 
@@ -46,15 +70,27 @@ class Worker:
         return {**build_identity(), **played, "settings": self._settings}
 
     def do_load(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
-        from muser.bench.slots import open_slots
+        from muser.bench.slots import Place, open_slots
 
         if self._slots is not None:
             self._slots.close()
             self._slots = None
         before, start = memory(), perf_counter_ns()
-        self._slots = open_slots(Path(model), threads=threads, context=context, slots=slots)
+        self._slots = open_slots(
+            Path(model),
+            Place(self._device, self._chunk),
+            threads=threads,
+            context=context,
+            slots=slots,
+        )
         took = perf_counter_ns() - start
-        self._settings = {"threads": threads, "context": context, "slots": slots, "kv": "f16"}
+        self._settings = {
+            "device": self._device,
+            "threads": threads,
+            "context": context,
+            "slots": slots,
+            "kv": "f16",
+        }
         return {"ns": took, "before": before, "after": memory()}
 
     def do_decode(
@@ -64,11 +100,17 @@ class Worker:
         slots.start(prompts)
         steps = list(zip(*fed, strict=True))
         start = perf_counter_ns()
-        for tokens in steps:
-            logits = slots.step(tokens)
-            rows.append(logits.argmax(axis=1))
+        for tokens in steps[:-1]:
             if margins:
+                logits = slots.step(tokens)
+                rows.append(logits.argmax(axis=1))
                 shown.append(_margins(logits))
+            else:
+                rows.append(slots.choose(tokens))
+        logits = slots.step(steps[-1])
+        rows.append(logits.argmax(axis=1))
+        if margins:
+            shown.append(_margins(logits))
         took = perf_counter_ns() - start
         return {
             "ids": _by_slot(rows),
@@ -127,4 +169,4 @@ def _margins(logits: "NDArray[np.float32]") -> "NDArray[np.float32]":
 
 
 if __name__ == "__main__":
-    answer_all(Worker())
+    answer_all(Worker(*sys.argv[1:]))

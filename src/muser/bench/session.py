@@ -12,7 +12,7 @@ from muser.bench.cells import Cell, Workload, measure
 from muser.bench.fixture import NAME, fixture_ids
 from muser.bench.lock import alone
 from muser.bench.look import Look, recorded
-from muser.bench.ours import MuserSide
+from muser.bench.ours import MuserSide, reference_side
 from muser.bench.side import Side
 
 Say = Callable[[str], None]
@@ -92,7 +92,7 @@ def _references(plan: Plan) -> tuple[tuple[Workload, ...], dict[str, Any]]:
     most = max(cell.text_ids for cell in plan.cells)
     text = fixture_ids(most, tokenizer_of(plan.model))
     context = max(cell.context for cell in plan.cells) + 1
-    with MuserSide(isa=plan.reference, name="the reference") as side:
+    with reference_side(plan.reference) as side:
         side.load(plan.model, threads=max(plan.threads), context=context)
         works = tuple(Workload.make(cell, text, side) for cell in plan.cells)
         identity = side.identity()

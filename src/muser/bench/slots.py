@@ -1,6 +1,7 @@
 """A loaded model as a comparison uses it: a few sequences, fed token by token."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -9,12 +10,12 @@ from numpy.typing import NDArray
 
 from muser.devices import Limits, Runner, Step, open_device
 from muser.engine import Engine, load
-from muser.engine.loading import DEFAULT_CHUNK
 from muser.formats import GgufFile
 from muser.models import build
 from muser.weights import Weights
 
 F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
 
 
 class Slots(Protocol):
@@ -36,19 +37,32 @@ class Slots(Protocol):
     def step(self, tokens: Sequence[int]) -> F32:
         """One token into every slot: logits `[slots, vocabulary]`."""
 
+    def choose(self, tokens: Sequence[int]) -> I32:
+        """The same step; the first token in token order of each slot, int32 `[slots]`."""
+
     def close(self) -> None:
         """Give the model back."""
 
 
-def open_slots(model: Path, *, threads: int, context: int, slots: int) -> Slots:
-    """One slot is what `muser.load` gives; more are a runner of the CPU device."""
-    chunk = min(DEFAULT_CHUNK, context)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model is run: a device's name, and the rows of a step (None: the device's own)."""
+
+    device: str = "cpu"
+    chunk: int | None = None
+
+
+def open_slots(model: Path, place: Place, *, threads: int, context: int, slots: int) -> Slots:
+    """One slot is what `muser.load` gives; more are a runner of the device."""
+    device = open_device(place.device, threads=threads)
+    chunk = min(place.chunk or device.chunk, context)
     if slots == 1:
-        return OneSlot(load(model, threads=threads, context=context, chunk=chunk), chunk)
+        engine = load(model, device=place.device, threads=threads, context=context, chunk=chunk)
+        return OneSlot(engine, chunk)
     file = GgufFile.open(model)
     graph = build(file.metadata, file.tensors)
     limits = Limits(context=context, slots=slots, chunk=chunk)
-    return ManySlots(open_device("cpu", threads=threads).load(graph, Weights(file, graph), limits))
+    return ManySlots(device.load(graph, Weights(file, graph), limits))
 
 
 class OneSlot:
@@ -77,6 +91,9 @@ class OneSlot:
     def step(self, tokens: Sequence[int]) -> F32:
         return self._slot.append(tokens, [0], self._chunk)
 
+    def choose(self, tokens: Sequence[int]) -> I32:
+        return np.array([self._slot.choose(tokens, self._chunk)], np.int32)
+
     def close(self) -> None:
         self._turn.__exit__(None, None, None)
         self._engine.close()
@@ -103,12 +120,20 @@ class ManySlots:
         return np.concatenate(rows) if rows else np.empty((0, 0), np.float32)
 
     def step(self, tokens: Sequence[int]) -> F32:
+        logits = self._runner.forward(self._every(tokens))
+        self._lengths[: len(tokens)] += 1
+        return logits
+
+    def choose(self, tokens: Sequence[int]) -> I32:
+        chosen = self._runner.choose(self._every(tokens))
+        self._lengths[: len(tokens)] += 1
+        return chosen
+
+    def _every(self, tokens: Sequence[int]) -> Step:
+        """One token into every slot."""
         count = len(tokens)
         every = np.arange(count, dtype=np.int32)
-        step = Step(np.asarray(tokens, np.int32), self._lengths[:count].copy(), every, every)
-        logits = self._runner.forward(step)
-        self._lengths[:count] += 1
-        return logits
+        return Step(np.asarray(tokens, np.int32), self._lengths[:count].copy(), every, every)
 
     def close(self) -> None:
         self._runner.close()

@@ -19,7 +19,7 @@ from muser import places
 from muser.bench.identity import build_identity
 from muser.bench.lock import alone
 from muser.bench.look import Look, recorded
-from muser.bench.ours import MuserSide
+from muser.bench.ours import reference_side
 from muser.bench.session import Say, tokenizer_of
 from muser.bench.spread import Spread
 from muser.errors import DeviceError, WrongTokens
@@ -87,7 +87,7 @@ def run_start(
     with alone(places.home()):
         say(f"Reference run ({reference}).")
         ids = tokenizer_of(model)(PROMPT)
-        with MuserSide(isa=reference, name="the reference") as side:
+        with reference_side(reference) as side:
             side.load(model, threads=1, context=len(ids) + 1)
             expected = Expected(tuple(ids), side.greedy(ids, 1)[0][0])
 

@@ -89,11 +89,15 @@ def measured(
     flags.check()
     model, threads = obtained(flags.model), threads_of(chosen)
 
+    from functools import partial
+
     from muser.bench import Plan, reference_isa, run_plan
+    from muser.bench.ours import MuserSide
 
     reference = chosen.reference or reference_isa()
     plan = Plan(kind, model, cells, threads, reference, flags.repetitions)
-    record = run_plan(plan, open_theirs=open_theirs, say=say)
+    ours = partial(MuserSide, device=chosen.device)
+    record = run_plan(plan, open_ours=ours, open_theirs=open_theirs, say=say)
     kept(record, flags, table(record))
 
 

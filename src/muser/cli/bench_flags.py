@@ -85,10 +85,14 @@ class CellFlags:
     reference: Annotated[
         str | None,
         Parameter(
-            help="Instruction set of the reference run; default the best plainer one.",
+            help="Instruction set of the reference run, or cuda: that card in small steps; default"
+            " the best plainer set.",
             group=_GROUP,
         ),
     ] = None
+    device: Annotated[
+        str, Parameter(help="Where Muser's side runs: cpu or cuda.", group=_GROUP)
+    ] = "cpu"
 
 
 def threads_of(flags: CellFlags) -> tuple[int, ...]:

@@ -59,8 +59,11 @@ def measured_loads(
     flags.check()
     model, threads = obtained(flags.model), threads_of(cells)
 
+    from functools import partial
+
     from muser.bench import reference_isa
     from muser.bench.loads import default_context, run_load
+    from muser.bench.ours import MuserSide
 
     record = run_load(
         model,
@@ -68,6 +71,7 @@ def measured_loads(
         context or default_context(model),
         flags.repetitions,
         cells.reference or reference_isa(),
+        open_ours=partial(MuserSide, device=cells.device),
         open_theirs=open_theirs,
         say=say,
     )

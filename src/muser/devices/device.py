@@ -71,6 +71,11 @@ class Runner(Protocol):
         at this step's positions, and only there.
         """
 
+    def choose(self, step: Step) -> NDArray[np.int32]:
+        """The first token in token order of each wanted row, `[m]`: the largest logit, of equal
+        ones the lower id. Raises what `forward` raises.
+        """
+
     def cancel(self) -> None:
         """The running `forward`, and every later one until `resume`, raises `Cancelled`."""
 
@@ -85,9 +90,13 @@ class Runner(Protocol):
 
 
 class Device(Protocol):
-    """A place that computes. `memory` is what it remembers from run to run, if it does."""
+    """A place that computes. `memory` is what it remembers from run to run, if it does.
+
+    `chunk`: how many prompt tokens a step takes unless a caller says otherwise.
+    """
 
     name: str
+    chunk: int
     memory: Memory | None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.devices.device import LastWords, Limits, Step
+from muser.devices.host_memory import require_memory
+from muser.devices.steps import first_tokens
 from muser.errors import Cancelled
 from muser.formats import GgufFile
 from muser.graph import Graph
@@ -49,6 +51,9 @@ class OracleRunner:
             watch,
         )
 
+    def choose(self, step: Step) -> NDArray[np.int32]:
+        return first_tokens(self.forward(step))
+
     def cancel(self) -> None:
         self._stop.set()
 
@@ -63,6 +68,7 @@ class OracleDevice:
     """NumPy alone: what every other device must equal."""
 
     name = "oracle"
+    chunk = 256
     memory: Memory | None = None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:
@@ -70,4 +76,5 @@ class OracleDevice:
         faulthandler.enable(STDERR)
 
     def load(self, graph: Graph, weights: Weights, limits: Limits) -> OracleRunner:
+        require_memory(graph, limits)
         return OracleRunner(graph, weights, limits)

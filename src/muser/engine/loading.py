@@ -1,6 +1,5 @@
 """From a name or a path to a running engine."""
 
-import os
 from pathlib import Path
 from time import perf_counter
 
@@ -9,13 +8,11 @@ from muser.engine.engine import Engine
 from muser.errors import LimitError, ModelError
 from muser.formats import GgufFile
 from muser.graph import Graph
-from muser.kv import Geometry
 from muser.models import build
 from muser.text import ChatTemplate, Tokenizer
 from muser.weights import Weights, obtain
 
 DEFAULT_CONTEXT = 4096
-DEFAULT_CHUNK = 256
 
 
 def load(
@@ -47,14 +44,15 @@ def load(
     path = obtain(model)
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
-    limits = _limits(graph, context, chunk)
-    _check_memory(needed_bytes(graph, limits), limits)
+    size = _context(graph, context)
+    _check_chunk(chunk)
     tokenizer = Tokenizer.from_metadata(file.metadata)
     _check_vocabulary(path, tokenizer.size, graph.vocabulary)
     template = ChatTemplate.from_metadata(file.metadata, tokenizer)
     if template is not None and expects_chat:
         template.start()
     opened = open_device(device, threads=threads)
+    limits = Limits(context=size, slots=1, chunk=min(chunk or opened.chunk, size))
     if last_words is not None:
         opened.guard(file, last_words)
     file.verify_unchanged()
@@ -64,46 +62,19 @@ def load(
     return Engine(path, graph, tokenizer, template, runner, took, file.verify_unchanged)
 
 
-def _limits(graph: Graph, context: int | None, chunk: int | None) -> Limits:
+def _context(graph: Graph, context: int | None) -> int:
     size = min(graph.context, DEFAULT_CONTEXT) if context is None else context
     if not 1 <= size <= graph.context:
         raise LimitError(
             f"A context of {size} tokens is not possible: this model has {graph.context}.",
             f"Choose 1 to {graph.context}.",
         )
-    rows = DEFAULT_CHUNK if chunk is None else chunk
-    if rows < 1:
-        raise LimitError(f"A chunk of {rows} tokens is not possible.", "Choose 1 or more.")
-    return Limits(context=size, slots=1, chunk=min(rows, size))
+    return size
 
 
-def needed_bytes(graph: Graph, limits: Limits) -> int:
-    """What a model takes beside its weights: f16 caches, f32 rows and rotation tables."""
-    caches = sum(
-        2
-        * 2
-        * spec.kv_heads
-        * spec.head_dim
-        * limits.slots
-        * Geometry(spec.window, limits.context, limits.chunk).capacity
-        for spec in graph.caches
-    )
-    rows = 4 * limits.chunk * sum(graph.rows.values())
-    tables = sum(4 * limits.context * rope.rotated for rope in graph.ropes.values())
-    return caches + rows + tables
-
-
-def _check_memory(needed: int, limits: Limits) -> None:
-    """A system that hands out memory it does not have would kill the process later."""
-    if not hasattr(os, "sysconf"):
-        return
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > have:
-        raise LimitError(
-            f"A context of {limits.context} tokens takes {needed / 1e9:.1f} GB of memory, this"
-            f" machine has {have / 1e9:.1f} GB.",
-            "Choose a smaller context.",
-        )
+def _check_chunk(chunk: int | None) -> None:
+    if chunk is not None and chunk < 1:
+        raise LimitError(f"A chunk of {chunk} tokens is not possible.", "Choose 1 or more.")
 
 
 def _check_vocabulary(path: Path, tokens: int, rows: int) -> None:

@@ -1,11 +1,14 @@
 """One sequence on a runner: which tokens its cache holds, and how more get in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muser.devices import Runner, Step
+
+Number = TypeVar("Number", np.float32, np.int32)
 
 
 class Slot:
@@ -28,14 +31,29 @@ class Slot:
 
         The tokens go through in steps of at most `chunk` rows; how they are cut changes no bit.
         """
+        parts = self._played(self._runner.forward, ids, outputs, chunk)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def choose(self, ids: Sequence[int], chunk: int) -> int:
+        """The first token in token order after the last of `ids`; otherwise as `append`."""
+        return int(self._played(self._runner.choose, ids, [len(ids) - 1], chunk)[-1][0])
+
+    def _played(
+        self,
+        play: Callable[[Step], NDArray[Number]],
+        ids: Sequence[int],
+        outputs: Sequence[int],
+        chunk: int,
+    ) -> list[NDArray[Number]]:
+        """What every step answered."""
         wanted = np.asarray(outputs, np.int32)
         parts = []
         for start in range(0, len(ids), chunk):
             part = np.asarray(ids[start : start + chunk], np.int32)
             inside = wanted[(wanted >= start) & (wanted < start + len(part))] - start
-            parts.append(self._runner.forward(self._step(part, inside)))
+            parts.append(play(self._step(part, inside)))
             self.ids.extend(part.tolist())
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts
 
     def _step(self, tokens: NDArray[np.int32], outputs: NDArray[np.int32]) -> Step:
         first = len(self.ids)

@@ -124,10 +124,14 @@ class Stream(Iterator[Piece]):
             ids = [token]
 
     def _pick(self, slot: Slot, ids: Sequence[int]) -> int:
-        logits = slot.append(ids, [len(ids) - 1], self._loaded.chunk)[0]
-        if self.request.hash_logits:
-            self._chain.extend(logits)
-        token = self._sampler.pick(logits, self._history)
+        chunk = self._loaded.chunk
+        if self._sampler.takes_first and not self.request.hash_logits:
+            token = slot.choose(ids, chunk)
+        else:
+            logits = slot.append(ids, [len(ids) - 1], chunk)[0]
+            if self.request.hash_logits:
+                self._chain.extend(logits)
+            token = self._sampler.pick(logits, self._history)
         self._history.append(token)
         return token
 

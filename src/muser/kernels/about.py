@@ -3,6 +3,7 @@
 `<key>.json` beside `<key>.so`: one JSON object of texts, the fields of `About` and `sha256`.
 """
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 
@@ -20,6 +21,11 @@ class About:
     machine: str
     flags: str
     source: str
+
+    @property
+    def key(self) -> str:
+        """A hash over everything that decides a library's bytes."""
+        return hashlib.sha256("\0".join(asdict(self).values()).encode()).hexdigest()[:32]
 
 
 def written(about: About, sha256: str) -> str:

@@ -1,4 +1,4 @@
-"""First stage: the C texts that the package ships, and their hash."""
+"""First stage: the texts that the package ships, and their hash."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 MAIN = "library.c"
+TEXTS = (".c", ".h", ".cu", ".cuh")
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Source:
         return folder / MAIN
 
 
-def read_source() -> Source:
-    """The texts under `kernels/cpu`."""
-    folder = files("muser.kernels") / "cpu"
-    names = [entry.name for entry in folder.iterdir() if entry.name.endswith((".c", ".h"))]
-    return Source({name: (folder / name).read_bytes() for name in names})
+def read_source(folder: str = "cpu") -> Source:
+    """The texts under `kernels/<folder>`."""
+    texts = files("muser.kernels") / folder
+    names = [entry.name for entry in texts.iterdir() if entry.name.endswith(TEXTS)]
+    return Source({name: (texts / name).read_bytes() for name in names})

@@ -13,7 +13,7 @@ from muser.kernels import Library, Shelf, processor_of
 PASSED = "passed"
 _TEXTS = (
     ("muser.graph", "conformance.py"),
-    ("muser.devices.cpu", "proofs.py"),
+    ("muser.devices", "proofs.py"),
     ("muser.devices.cpu", "vectors.py"),
 )
 

@@ -6,6 +6,7 @@ from muser.devices.cpu.lowering import WeightSource
 from muser.devices.cpu.runner import CpuRunner
 from muser.devices.cpu.threads import default_threads, require_threads
 from muser.devices.device import LastWords, Limits
+from muser.devices.host_memory import require_memory
 from muser.formats import GgufFile
 from muser.graph import Graph
 from muser.kernels import Shelf, choose_library
@@ -17,6 +18,7 @@ class CpuDevice:
     """`isa` None: the best set of this machine, or what `MUSER_ISA` names."""
 
     name = "cpu"
+    chunk = 256
 
     def __init__(
         self, threads: int | None = None, isa: str | None = None, shelf: Shelf | None = None
@@ -34,6 +36,10 @@ class CpuDevice:
         self._guard.model(file)
 
     def load(self, graph: Graph, weights: WeightSource, limits: Limits) -> "CpuRunner":
-        """Lowers the graph. Raises `DeviceError` for an operator or type without a pipeline."""
+        """Lowers the graph. Raises `DeviceError` for an operator or type without a pipeline.
+
+        `LimitError` for one that does not fit into memory.
+        """
+        require_memory(graph, limits)
         mapped = None if self._guard is None else self._guard.packed
         return CpuRunner(self.library, self.threads, graph, weights, limits, mapped)

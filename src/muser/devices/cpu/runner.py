@@ -16,7 +16,8 @@ from muser.devices.cpu.planes import Cache
 from muser.devices.cpu.rules import ARGMAX, lower
 from muser.devices.cpu.tape import Player, Stamps, Tape, labels_by_type, place
 from muser.devices.device import Limits, Step
-from muser.errors import DeviceError, LimitError
+from muser.devices.steps import check_step, first_tokens
+from muser.errors import DeviceError
 from muser.graph import Argmax, CacheSpec, Graph, Project, TakeRows
 from muser.kernels import BUCKETS, CACHE_LINE, Constants, Library, bucket_of
 from muser.kv import round_up
@@ -77,10 +78,37 @@ class CpuRunner:
         """One a layer; `export_rows` and `import_rows` speak f16."""
         return self._arena.caches
 
+    def put_rows(self, name: str, rows: NDArray[np.float32]) -> None:
+        self._arena.rows[name][: len(rows)] = rows
+
+    def get_rows(self, name: str, count: int) -> NDArray[np.float32]:
+        """The first `count` rows called `name`, as the last step left them."""
+        return self._arena.rows[name][:count].copy()
+
+    def export_rows(
+        self, layer: int, slot: int, first: int, last: int
+    ) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+        """Stored K and V of positions `first` to `last` − 1: f16 `[positions, kv heads, dim]`."""
+        return self._arena.caches[layer].export_rows(slot, first, last)
+
+    def import_rows(
+        self,
+        layer: int,
+        slot: int,
+        first: int,
+        keys: NDArray[np.float16],
+        values: NDArray[np.float16],
+    ) -> None:
+        """The inverse of `export_rows`; rows off the grid are snapped to it."""
+        self._arena.caches[layer].import_rows(slot, first, keys, values)
+
     def forward(self, step: Step) -> NDArray[np.float32]:
         with self._alone():
             self._play(step)
             return self._chosen(step)
+
+    def choose(self, step: Step) -> NDArray[np.int32]:
+        return first_tokens(self.forward(step))
 
     def play(self, step: Step) -> None:
         """One pass over the tape of the step's row bucket; the rows stay in the arena."""
@@ -103,7 +131,7 @@ class CpuRunner:
 
     def _set(self, step: Step) -> Tape:
         """The tape of the step, whose data are written."""
-        self._check(step)
+        check_step(step, self.limits, self.vocabulary)
         self._arena.step.write(step)
         bucket = bucket_of(len(step.tokens))
         self._played.add(bucket)
@@ -130,35 +158,6 @@ class CpuRunner:
 
     def close(self) -> None:
         self._player.close()
-
-    def _check(self, step: Step) -> None:
-        """What native code indexes with; the engine has refused such requests before."""
-        count, limits = len(step.tokens), self.limits
-        if not 0 < count <= limits.chunk or len(step.outputs) > count:
-            raise LimitError(
-                f"A step of {count} rows with {len(step.outputs)} outputs does not fit"
-                f" {limits.chunk} rows.",
-                "Ask for a larger chunk or send fewer rows.",
-            )
-        bounds = {
-            "tokens": self.vocabulary,
-            "positions": limits.context,
-            "slots": limits.slots,
-            "outputs": count,
-        }
-        for name, bound in bounds.items():
-            values = getattr(step, name)
-            if name != "outputs" and len(values) != count:
-                raise LimitError(
-                    f"A step has {len(values)} {name} for {count} rows.", "Give one for each row."
-                )
-            if len(values) and not (values.min() >= 0 and values.max() < bound):
-                raise LimitError(
-                    f"A step's {name} reach from {values.min()} to {values.max()}.",
-                    f"They must lie in 0 to {bound - 1}.",
-                )
-        if len(step.outputs) > 1 and bool(np.any(np.diff(step.outputs) <= 0)):
-            raise LimitError("A step's outputs do not ascend.", "Name each row once, in order.")
 
 
 def _packed(

@@ -2,11 +2,13 @@
 
 import ctypes
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.devices.cpu.proofs import operator_checks
+from muser.devices.cpu.runner import CpuRunner
+from muser.devices.proofs import operator_checks
 from muser.graph import conformance
 from muser.graph.arithmetic import f32
 from muser.kernels import Library, address
@@ -17,7 +19,7 @@ Array = NDArray[np.generic]
 def run_checks(library: Library) -> Iterator[tuple[str, int]]:
     """Name of each check and how many words differ."""
     yield from _primitives(library)
-    yield from operator_checks(library)
+    yield from operator_checks(partial(CpuRunner, library, 1))
 
 
 def _call(library: Library, name: str, out: Array, *arrays: Array) -> Array:

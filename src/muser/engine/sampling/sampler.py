@@ -50,6 +50,12 @@ class Sampler:
         self._ids: I64 = np.arange(0, dtype=np.int64)
         self._stop_ids = stop_ids if sampling.ignore_eos else ()
 
+    @property
+    def takes_first(self) -> bool:
+        """Whether the choice is the first token in token order, whatever the logits and history."""
+        plain = self.sampling.greedy and not self._chain
+        return plain and not self.sampling.logit_bias and not self._stop_ids
+
     def pick(self, logits: F32, history: Sequence[int]) -> int:
         """The next token's id, from logits f32[vocab] and all tokens so far, prompt included.
 

@@ -1,0 +1,101 @@
+"""What the CUDA device asks of a card: memory, kernels, and a recorded sequence of launches.
+
+`driver.py` is a real one; the tests have another, which runs the same texts on the CPU.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Address = int
+"""Where something lies in a card's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A card: `capability` is its compute capability, `memory` its size in bytes."""
+
+    name: str
+    capability: tuple[int, int]
+    processors: int
+    memory: int
+    driver: str
+
+    @property
+    def architecture(self) -> str:
+        """What kernels are compiled for. Only sm_90 has instructions of its own that we use."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}" + ("a" if self.capability == (9, 0) else "")
+
+
+class Kernel(Protocol):
+    """One function of a loaded library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A launch: `grid` blocks, `block` threads each, `shared` bytes of dynamic shared memory."""
+
+    grid: tuple[int, int, int]
+    block: int
+    shared: int = 0
+
+
+class Recording(Protocol):
+    """Launches and copies that were recorded once."""
+
+    def play(self) -> None:
+        """Queues all of it."""
+
+
+class Card(Protocol):
+    """One card and one queue of work. Every method may raise `DeviceError`, or `DeviceLost`."""
+
+    facts: Facts
+
+    def free_bytes(self) -> int:
+        """Memory that can be allocated now."""
+
+    def allocate(self, size: int) -> Address:
+        """`size` bytes of zeros, until `release`."""
+
+    def pinned(self, size: int) -> NDArray[np.uint8]:
+        """Host memory of zeros that copies may read and write while the host goes on."""
+
+    def library(self, image: bytes) -> "Loaded":
+        """Loads compiled code."""
+
+    def launch(self, kernel: Kernel, shape: Shape, args: ctypes.Structure) -> None:
+        """Queues a kernel; it may begin before the one before it has ended."""
+
+    def upload(self, to: Address, source: NDArray[np.uint8]) -> None:
+        """Queues a copy of pinned memory to the card."""
+
+    def download(self, to: NDArray[np.uint8], source: Address) -> None:
+        """Queues a copy from the card to pinned memory."""
+
+    def fill(self, to: Address, size: int, byte: int) -> None:
+        """Queues `size` bytes of one value."""
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        """What `work` queues, which is not done now."""
+
+    def wait(self) -> None:
+        """Until everything that was queued is done."""
+
+    def side(self) -> "Card":
+        """Another queue on the same card."""
+
+    def close(self) -> None:
+        """Gives back everything."""
+
+
+class Loaded(Protocol):
+    """A library on the card."""
+
+    def kernel(self, symbol: str, shared: int) -> Kernel:
+        """The function `symbol`, allowed to take up to `shared` bytes of dynamic shared memory."""

@@ -1,0 +1,241 @@
+"""A real card, through NVIDIA's driver API (`cuda.bindings.driver`)."""
+
+import ctypes
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.devices.cuda.card import Address, Facts, Recording, Shape
+from muser.errors import DeviceError, DeviceLost
+
+LEAST = (8, 0)  # compute capability: the matrix instructions and copies that the texts use
+LEAST_DRIVER = 12_000
+PLENTY = 48 * 1024  # bytes of shared memory that need no permission
+OUT_OF_MEMORY = 2
+LOST = frozenset({46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 999})
+"""Driver results after which a context answers nothing any more (cuda.h, `CUresult`)."""
+INSTALL = "Install the CUDA extra: pip install 'muser[cuda]'."
+
+
+def driver_module() -> ModuleType:
+    """Raises `DeviceError` where the bindings are not installed."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError(f"The CUDA bindings are not here ({error}).", INSTALL) from error
+    module: ModuleType = driver
+    return module
+
+
+def open_card(number: int = 0) -> "DriverCard":
+    """The card `number`. Raises `DeviceError` without a driver or a card that can be used."""
+    driver = driver_module()
+    try:
+        (status,) = driver.cuInit(0)
+    except Exception as error:  # each release of the bindings has another kind for a missing driver
+        raise DeviceError(
+            "No NVIDIA driver is here.", "Install the driver of the card, or use --device cpu."
+        ) from error
+    if int(status):
+        raise DeviceError(
+            f"The NVIDIA driver finds no card it can use ({status.name}).",
+            "Check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu.",
+        )
+    api = Api(driver)
+    if number >= api.call(driver.cuDeviceGetCount()):
+        raise DeviceError(f"There is no CUDA card {number}.", "Count them with nvidia-smi.")
+    device = api.call(driver.cuDeviceGet(number))
+    facts = _facts(api, device)
+    _check(api, facts)
+    context = api.call(driver.cuDevicePrimaryCtxRetain(device))
+    return DriverCard(api, facts, Context(device, context))
+
+
+class Api:
+    """The driver's functions, whose status is looked at."""
+
+    def __init__(self, driver: ModuleType) -> None:
+        self.driver = driver
+
+    def call(self, answer: tuple[Any, ...]) -> Any:
+        """What a function answered beside its status.
+
+        Raises `DeviceLost` for a status after which the card answers nothing, else `DeviceError`.
+        """
+        status, *values = answer
+        if int(status):
+            raise _error(int(status), status.name)
+        return values[0] if len(values) == 1 else tuple(values)
+
+
+def _error(status: int, name: str) -> DeviceError:
+    if status in LOST:
+        return DeviceLost(f"The CUDA card is lost ({name}).", "Load the model again.")
+    if status == OUT_OF_MEMORY:
+        return DeviceError(
+            "The CUDA card is out of memory.",
+            "Close what else uses it (nvidia-smi), or ask for a smaller context or chunk.",
+        )
+    return DeviceError(f"The CUDA driver refused a call ({name}).", "Update the NVIDIA driver.")
+
+
+def _facts(api: Api, device: object) -> Facts:
+    driver, kinds = api.driver, api.driver.CUdevice_attribute
+
+    def attribute(name: str) -> int:
+        kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(api.call(driver.cuDeviceGetAttribute(kind, device)))
+
+    return Facts(
+        name=api.call(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode(),
+        capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
+        processors=attribute("MULTIPROCESSOR_COUNT"),
+        memory=int(api.call(driver.cuDeviceTotalMem(device))),
+        driver=str(int(api.call(driver.cuDriverGetVersion()))),
+    )
+
+
+def _check(api: Api, facts: Facts) -> None:
+    if facts.capability < LEAST:
+        has, needs = (".".join(map(str, pair)) for pair in (facts.capability, LEAST))
+        raise DeviceError(
+            f"{facts.name} has compute capability {has}; Muser needs {needs}.",
+            "Use --device cpu.",
+        )
+    if int(facts.driver) < LEAST_DRIVER:
+        raise DeviceError(
+            f"The NVIDIA driver speaks CUDA {int(facts.driver) // 1000}; Muser needs"
+            f" {LEAST_DRIVER // 1000}.",
+            "Update the driver.",
+        )
+
+
+class Context:
+    """The primary context of a device, retained once and shared by the queues of a card."""
+
+    def __init__(self, device: object, handle: object) -> None:
+        self.device, self.handle = device, handle
+        self.memory: list[Address] = []
+        self.host: list[Address] = []
+        self.is_open = True
+
+
+class DriverLibrary:
+    """A loaded module."""
+
+    def __init__(self, api: Api, module: object) -> None:
+        self._api, self._module = api, module
+
+    def kernel(self, symbol: str, shared: int) -> object:
+        """See `Loaded`. Raises `DeviceError` for a symbol that the library lacks."""
+        driver = self._api.driver
+        function = self._api.call(driver.cuModuleGetFunction(self._module, symbol.encode()))
+        if shared > PLENTY:
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._api.call(driver.cuFuncSetAttribute(function, limit, shared))
+        return function
+
+
+class DriverRecording:
+    """An instantiated CUDA graph."""
+
+    def __init__(self, api: Api, graph: object, stream: object) -> None:
+        self._api, self._graph, self._stream = api, graph, stream
+
+    def play(self) -> None:
+        self._api.call(self._api.driver.cuGraphLaunch(self._graph, self._stream))
+
+
+class DriverCard:
+    """See `Card`: one stream in the primary context."""
+
+    def __init__(self, api: Api, facts: Facts, context: Context) -> None:
+        self.facts = facts
+        self._api, self._driver, self._context = api, api.driver, context
+        self.enter()
+        flag = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        self._stream = api.call(self._driver.cuStreamCreate(flag))
+        self._overlaps = facts.capability >= (9, 0)
+
+    def enter(self) -> None:
+        """Work of the calling thread goes to this card."""
+        self._api.call(self._driver.cuCtxSetCurrent(self._context.handle))
+
+    def free_bytes(self) -> int:
+        free, _ = self._api.call(self._driver.cuMemGetInfo())
+        return int(free)
+
+    def allocate(self, size: int) -> Address:
+        found = Address(int(self._api.call(self._driver.cuMemAlloc(max(size, 16)))))
+        self._context.memory.append(found)
+        self.fill(found, max(size, 16), 0)
+        return found
+
+    def pinned(self, size: int) -> NDArray[np.uint8]:
+        where = int(self._api.call(self._driver.cuMemHostAlloc(max(size, 16), 0)))
+        self._context.host.append(where)
+        memory = (ctypes.c_uint8 * max(size, 16)).from_address(where)
+        ctypes.memset(where, 0, max(size, 16))
+        return np.ctypeslib.as_array(memory)[:size]
+
+    def library(self, image: bytes) -> DriverLibrary:
+        return DriverLibrary(self._api, self._api.call(self._driver.cuModuleLoadData(image)))
+
+    def launch(self, kernel: object, shape: Shape, args: ctypes.Structure) -> None:
+        driver = self._driver
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block, 1, 1
+        config.sharedMemBytes, config.hStream = shape.shared, self._stream
+        if self._overlaps:
+            attribute = driver.CUlaunchAttribute()
+            ids = driver.CUlaunchAttributeID
+            attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
+        self._api.call(driver.cuLaunchKernelEx(config, kernel, ctypes.addressof(pointers), 0))
+
+    def upload(self, to: Address, source: NDArray[np.uint8]) -> None:
+        copy = self._driver.cuMemcpyHtoDAsync
+        self._api.call(copy(to, source.ctypes.data, source.nbytes, self._stream))
+
+    def download(self, to: NDArray[np.uint8], source: Address) -> None:
+        copy = self._driver.cuMemcpyDtoHAsync
+        self._api.call(copy(to.ctypes.data, source, to.nbytes, self._stream))
+
+    def fill(self, to: Address, size: int, byte: int) -> None:
+        self._api.call(self._driver.cuMemsetD8Async(to, byte, size, self._stream))
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        driver, call = self._driver, self._api.call
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        call(driver.cuStreamBeginCapture(self._stream, mode))
+        try:
+            work()
+        finally:
+            graph = call(driver.cuStreamEndCapture(self._stream))
+        instance = call(driver.cuGraphInstantiate(graph, 0))
+        call(driver.cuGraphUpload(instance, self._stream))
+        call(driver.cuGraphDestroy(graph))
+        return DriverRecording(self._api, instance, self._stream)
+
+    def wait(self) -> None:
+        self._api.call(self._driver.cuStreamSynchronize(self._stream))
+
+    def side(self) -> "DriverCard":
+        return DriverCard(self._api, self.facts, self._context)
+
+    def close(self) -> None:
+        """Memory goes back at once; a lost card's is the driver's to clean up."""
+        if not self._context.is_open:
+            return
+        self._context.is_open = False
+        for where in self._context.memory:
+            self._driver.cuMemFree(where)
+        for where in self._context.host:
+            self._driver.cuMemFreeHost(where)
+        self._driver.cuDevicePrimaryCtxRelease(self._context.device)

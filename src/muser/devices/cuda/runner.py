@@ -1,0 +1,1 @@
+"""A model loaded on a CUDA card."""

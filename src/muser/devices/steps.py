@@ -1,0 +1,43 @@
+"""What runners share: the check of a step, before native code indexes with it, and its choice."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.devices.device import Limits, Step
+from muser.errors import LimitError
+
+
+def check_step(step: Step, limits: Limits, vocabulary: int) -> None:
+    """Raises `LimitError`; the engine has refused such requests before."""
+    count = len(step.tokens)
+    if not 0 < count <= limits.chunk or len(step.outputs) > count:
+        raise LimitError(
+            f"A step of {count} rows with {len(step.outputs)} outputs does not fit"
+            f" {limits.chunk} rows.",
+            "Ask for a larger chunk or send fewer rows.",
+        )
+    bounds = {
+        "tokens": vocabulary,
+        "positions": limits.context,
+        "slots": limits.slots,
+        "outputs": count,
+    }
+    for name, bound in bounds.items():
+        values = getattr(step, name)
+        if name != "outputs" and len(values) != count:
+            raise LimitError(
+                f"A step has {len(values)} {name} for {count} rows.", "Give one for each row."
+            )
+        if len(values) and not (values.min() >= 0 and values.max() < bound):
+            raise LimitError(
+                f"A step's {name} reach from {values.min()} to {values.max()}.",
+                f"They must lie in 0 to {bound - 1}.",
+            )
+    if len(step.outputs) > 1 and bool(np.any(np.diff(step.outputs) <= 0)):
+        raise LimitError("A step's outputs do not ascend.", "Name each row once, in order.")
+
+
+def first_tokens(logits: NDArray[np.float32]) -> NDArray[np.int32]:
+    """The first id in token order of each row of finite logits `[m, vocabulary]`."""
+    first: NDArray[np.int32] = logits.argmax(axis=1).astype(np.int32)
+    return first

@@ -1,0 +1,22 @@
+"""One library a set of texts and architecture, and the orders in which fibers go on."""
+
+import functools
+
+import pytest
+
+from .shim import Shim
+
+
+@pytest.fixture(scope="session")
+def shims():
+    """`shims("sm_90a", "rows.cuh", …)`: the library of these texts, compiled once a session."""
+    return functools.cache(lambda architecture, *texts: Shim(texts, architecture))
+
+
+@pytest.fixture(params=(0, 1, 2), ids=("in order", "shuffled", "shuffled again"))
+def seed(request):
+    return request.param
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name == "test_listed.py")

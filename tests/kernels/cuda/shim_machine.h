@@ -1,0 +1,70 @@
+// The functions of machine.cuh and warpgroup.cuh on fibers. Inside shim.h.
+INLINE float half_to_float(u32 h) { return shim::half_to_float(h & 0xffff); }
+INLINE u32 float_to_half(float x) { return shim::float_to_half(x); }
+INLINE u32 float_to_half2(float low, float high) {
+    return shim::float_to_half(high) << 16 | shim::float_to_half(low);
+}
+INLINE void previous_kernel_done() { shim::previous_kernel_done(); }
+INLINE void next_kernel_may_start() {}
+
+INLINE u32 shared_address(const void* p) { return shim::address_of(p); }
+INLINE u32 __cvta_generic_to_shared(const void* p) { return shim::address_of(p); }
+INLINE void copy16(void* to, const void* from, int bytes = 16) { shim::copy_async(to, from, bytes); }
+INLINE void copy_commit() { shim::copy_commit(); }
+template <int N>
+INLINE void copy_wait() {
+    shim::copy_wait(N);
+}
+
+#ifdef HAS_BULK
+INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
+INLINE void barrier_fence() {}
+INLINE void async_fence() {}
+INLINE void barrier_expect(u64* b, u32 bytes) { shim::barrier_expect(b, bytes); }
+INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
+INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
+INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
+struct __align__(64) Map {  // made by shim.py: address, rows, width, pitch, box, element, exchange
+    u64 words[16];
+};
+INLINE void bulk_box(void* to, const Map* map, int x, int y, u64* b) { shim::bulk_box(to, map->words, x, y, b); }
+#endif
+
+INLINE void load_matrix4(u32 (&r)[4], u32 address) { shim::load_matrix4(r, address, false); }
+INLINE void load_matrix4_turned(u32 (&r)[4], u32 address) { shim::load_matrix4(r, address, true); }
+INLINE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_f16(c, a, b0, b1); }
+INLINE void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_8(c, a, b0, b1, true); }
+INLINE void mma_u8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_8(c, a, b0, b1, false); }
+
+#ifdef HAS_WARPGROUPS
+INLINE u64 descriptor(u32 address, u32 lead, u32 stride, u64 exchange) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(lead >> 4) << 16 | (u64)(stride >> 4) << 32 |
+           exchange << 62;
+}
+INLINE u64 exchanged(u32 address) { return descriptor(address, 16, 1024, 1); }
+INLINE void matrix_fence() {}
+INLINE void matrix_commit() { shim::group_commit(); }
+template <int N>
+INLINE void matrix_wait() {
+    shim::group_wait(N);
+}
+template <int N>
+INLINE void registers_grow() {}
+template <int N>
+INLINE void registers_shrink() {}
+INLINE void group_f16(float (&d)[64], u64 a, u64 b, int add) {
+    shim::group_product({0, 128, 0, 1, add, {0, 0, 0, 0}, a, b, d});
+}
+INLINE void group_f16_first(float (&d)[64], const u32 (&a)[4], u64 b) {
+    shim::group_product({0, 128, 0, 0, 0, {a[0], a[1], a[2], a[3]}, 0, b, d});
+}
+INLINE void group_f16_turned(float (&d)[32], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, int add) {
+    shim::group_product({0, 64, 1, 0, add, {a0, a1, a2, a3}, 0, b, d});
+}
+INLINE void group_s8(int (&d)[64], const u32 (&a)[4], u64 b, int add) {
+    shim::group_product({1, 128, 0, 0, add, {a[0], a[1], a[2], a[3]}, 0, b, d});
+}
+INLINE void group_u8(int (&d)[64], const u32 (&a)[4], u64 b, int add) {
+    shim::group_product({2, 128, 0, 0, add, {a[0], a[1], a[2], a[3]}, 0, b, d});
+}
+#endif

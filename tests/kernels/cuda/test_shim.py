@@ -1,0 +1,133 @@
+"""The shim itself: fragments against NumPy, and every misuse that it promises to name."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from .shim import Shim, ShimFailure, device, poisoned, tensor_map
+
+
+@pytest.fixture(scope="module")
+def units():
+    return Shim(("texts/units.cuh",), "sm_80")
+
+
+@pytest.fixture(scope="module")
+def groups():
+    return Shim(("texts/groups.cuh",), "sm_90a")
+
+
+@pytest.fixture(scope="module")
+def wrong():
+    return Shim(("texts/wrong.cuh",), "sm_90")
+
+
+def pointers(*arrays):
+    return struct.pack(f"{len(arrays)}Q", *(array.ctypes.data for array in arrays))
+
+
+def test_half_products(units, rng, seed):
+    a, b = (rng.integers(-99, 99, shape).astype(np.float16) for shape in ((16, 16), (16, 8)))
+    a, b, out = device(a), device(b), poisoned((16, 8), np.float32)
+    units.launch("f16", 1, 32, pointers(a, b, out), seed=seed)
+    begin = np.tile(np.array([[1, 2], [3, 4]], np.float32).repeat(8, 0), (1, 4))
+    assert np.array_equal(out, begin + a.astype(np.float32) @ b.astype(np.float32))
+    assert units.inexact_sums == 0
+
+
+@pytest.mark.parametrize(("kernel", "kind"), [("s8", np.int8), ("u8s8", np.uint8)])
+def test_byte_products(units, rng, kernel, kind):
+    a = device(rng.integers(0, 256, (16, 32)).astype(np.uint8).view(kind))
+    b, out = device(rng.integers(-128, 128, (8, 32)).astype(np.int8)), poisoned((16, 8), np.int32)
+    units.launch(kernel, 1, 32, pointers(a, b, out))
+    assert np.array_equal(out, a.astype(np.int32) @ b.astype(np.int32).T)
+
+
+def test_a_sum_that_no_f32_holds_is_counted(units):
+    shim = Shim(("texts/units.cuh",), "sm_80")
+    a, b = (device(np.full(shape, 2047, np.float16)) for shape in ((16, 16), (16, 8)))
+    a[0, 0], out = 1, poisoned((16, 8), np.float32)
+    shim.launch("f16", 1, 32, pointers(a, b, out))
+    assert shim.inexact_sums > 0
+
+
+@pytest.mark.parametrize("kernel", ["halves", "turned", "bytes", "unsigned_bytes"])
+def test_group_products(groups, rng, kernel, seed):
+    raw = [rng.integers(0, 256, (rows, 128)).astype(np.uint8) for rows in (64, 128)]
+    kinds = {"bytes": np.int8, "unsigned_bytes": np.uint8}
+    if kernel in kinds:
+        a, b, out = device(raw[0].view(kinds[kernel])), device(raw[1].view(np.int8)), np.int32
+        expected = a.astype(np.int64) @ b.astype(np.int64).T
+    else:
+        a, b = (device(rng.integers(-99, 99, (rows, 64)).astype(np.float16)) for rows in (64, 128))
+        out = np.float32
+        second = b[:64] if kernel == "turned" else b.T
+        expected = a.astype(np.float64) @ second.astype(np.float64)
+    out = poisoned(expected.shape, out)
+    maps = tensor_map(a, a.shape[1], 64, 1) + tensor_map(b, b.shape[1], 128, 1)
+    argument = maps + pointers(out) + bytes(56)
+    groups.launch(kernel, 1, 128, argument, shared=8192 + 16384, seed=seed)
+    assert np.array_equal(out, expected.astype(out.dtype))
+
+
+def test_a_box_beyond_the_edge_is_zeros(groups, rng):
+    a = device(rng.integers(1, 99, (50, 64)).astype(np.float16))
+    b = device(rng.integers(1, 99, (100, 56)).astype(np.float16))
+    out = poisoned((64, 128), np.float32)
+    maps = tensor_map(a, 64, 64, 1) + tensor_map(b, 64, 128, 1)
+    groups.launch("halves", 1, 128, maps + pointers(out) + bytes(56), shared=24576)
+    expected = np.zeros((64, 128), np.float32)
+    expected[:50, :100] = a[:, :56].astype(np.float32) @ b.T.astype(np.float32)
+    assert np.array_equal(out, expected)
+
+
+def play(shim, mode, seed=0, zero=0, shared=64):
+    x, y = device(np.arange(64, dtype=np.float32)), poisoned((64,), np.float32)
+    argument = pointers(x, y) + struct.pack("ii", mode, zero)
+    shim.launch("wrong", 1, 64, argument, shared=shared, seed=seed)
+    return x, y
+
+
+def test_right_use_passes(wrong, seed):
+    x, y = play(wrong, 0, seed)
+    assert np.array_equal(y, x[::-1])
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (1, "without previous_kernel_done"),
+        (3, "deadlock.*wait at __reduce_sync"),
+        (4, "divergence in warp 0"),
+        (5, "wrote byte 0 beyond its 64 bytes"),
+        (6, "an address that is nobody's"),
+        (7, "misaligned"),
+        (8, "index out of bounds"),
+        (9, "named_sync: barrier 1 of 96 threads"),
+        (10, "no barrier was made"),
+        (11, "bulk copies were under way"),
+        (
+            12,
+            "deadlock.*threads 0 to 31 wait at named_sync 2; threads 32 to 63 wait at named_sync 3",
+        ),
+    ],
+)
+def test_wrong_use_is_named(wrong, mode, said):
+    with pytest.raises(ShimFailure, match=said):
+        play(wrong, mode)
+
+
+def test_a_missing_barrier_shows(wrong, seed):
+    x, y = play(wrong, 2, seed)
+    assert not np.array_equal(y, x[::-1])
+
+
+def test_a_missing_wait_for_copies_shows(wrong):
+    """Mode 13 stores 64 zeros by hand, copies over them, and reads without a wait."""
+    _, y = play(wrong, 13)
+    assert np.array_equal(y, np.zeros(64, np.float32))
+
+
+def test_named_barriers_of_some_warps(wrong):
+    play(wrong, 9, zero=1)

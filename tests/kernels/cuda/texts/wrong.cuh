@@ -1,0 +1,38 @@
+// One misuse a mode; 0 is right.
+struct Wrong { const float* x; float* y; int mode, zero; };
+SHARED_BYTES(dynamic);
+KERNEL wrong(const Wrong a) {
+    __shared__ float lanes[64];
+    __shared__ u64 bar;
+    int i = threadIdx.x, mode = a.mode;
+    if (mode != 1) previous_kernel_done();
+    if (mode == 11) {
+        if (i == 0) barrier_init(&bar, 1);
+        __syncthreads();
+        if (i == 0) bulk_copy(lanes, a.x, 64, &bar);
+    }
+    lanes[i] = a.x[i];
+    if (mode != 2) __syncthreads();
+    a.y[i] = lanes[63 - i];
+    if (mode == 3 && i == 3) return;
+    if (mode == 4 && i < 7) __syncwarp();
+    u32 top = __reduce_max_sync(~0u, (u32)i);
+    if (mode == 5) ((float*)dynamic)[i] = 0;
+    if (mode == 6) *(float*)(16 + (size_t)a.zero) = 1;
+    if (mode == 7) *(float4*)(a.y + 1 + a.zero) = float4{};
+    if (mode == 8) lanes[i + top] = 4;
+    if (mode == 9) named_sync(1, 96 - 64 * a.zero);
+    if (mode == 10) barrier_wait(&bar, 0);
+    if (mode == 12) {
+        if (i < 32) named_sync(2, 64);
+        else named_sync(3, 64);
+    }
+    if (mode == 13) {
+        lanes[i] = 0;
+        __syncthreads();
+        copy16(lanes + 4 * (i % 16), a.x + 4 * (i % 16));
+        copy_commit();
+        __syncthreads();
+        a.y[i] = lanes[i];
+    }
+}
