@@ -88,7 +88,7 @@ struct GemmK {
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
-    static INLINE void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
+    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
         copy_codes<THREADS>(stage, tile, side);
         copy_planes(stage + SUMS, tile + TILE_SUMS, side, 2, 2048);
         copy_planes(stage + SCALES, tile + TILE_SCALES, side, 1, 512);
@@ -96,7 +96,7 @@ struct GemmK {
     }
 
     // Q4_K and Q5_K: the codes themselves, times their scale after every step.
-    static INLINE void scaled(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
         P p;
         p.head(rows);
 #pragma unroll
@@ -122,7 +122,7 @@ struct GemmK {
 
     // Q6_K, whose scales change within a step: one plane of scale·code at a time.
     template <bool LOW>
-    static INLINE void plane(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
         P p;
         p.head(rows);
 #pragma unroll
@@ -144,7 +144,7 @@ struct GemmK {
         }
     }
 
-    static INLINE void products(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+    static MEMBER void products(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
         if constexpr (P::MINS) {
             scaled(sum, rows, codes, w, lane);
         } else {
@@ -155,7 +155,7 @@ struct GemmK {
         }
     }
 
-    static INLINE void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
+    static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
                              int lane) {
         int sum[8][4] = {}, first = w.first + w.g;
         const u8* weights = stage + WEIGHTS;
@@ -196,7 +196,7 @@ struct GemmK {
 struct BlocksQ8 {
     static constexpr int BYTES = 272, PITCH = 272, OUTPUTS = 64;
     static constexpr bool OFFSET = false;
-    static INLINE void codes(u32 (&a)[4], const Rows& rows, int j, int t) {
+    static MEMBER void codes(u32 (&a)[4], const Rows& rows, int j, int t) {
 #pragma unroll
         for (int r = 0; r < 4; r++) a[r] = word_at(rows[r & 1] + 16 + 32 * j + 16 * (r >> 1) + 4 * t);
     }
@@ -207,12 +207,12 @@ template <int SIZE, int PITCHED, int FIFTH, int CODES, int CENTRE, bool OFFSETS>
 struct BlocksNibbles {
     static constexpr int BYTES = SIZE, PITCH = PITCHED, OUTPUTS = 128;
     static constexpr bool OFFSET = OFFSETS;
-    static INLINE u32 centred(u32 codes) {
+    static MEMBER u32 centred(u32 codes) {
         constexpr u32 add = (128u - CENTRE) * 0x01010101u;
         return CENTRE == 0 ? codes : (codes + add) ^ 0x80808080u;
     }
-    static INLINE u32 fifths(u32 bits) { return (bits & 15) * 0x02040810u & 0x10101010u; }
-    static INLINE void codes(u32 (&a)[4], const Rows& rows, int j, int t) {
+    static MEMBER u32 fifths(u32 bits) { return (bits & 15) * 0x02040810u & 0x10101010u; }
+    static MEMBER void codes(u32 (&a)[4], const Rows& rows, int j, int t) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u32 x = word_at(rows[i] + CODES + 16 * j + 4 * t);
@@ -237,14 +237,14 @@ struct Gemm32 {
     static constexpr int SCALES = SIDE_CODES, SUMS = SCALES + 2048, WEIGHTS = SUMS + 2048;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * P::PITCH;
 
-    static INLINE void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
+    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
         copy_codes<THREADS>(stage, tile, side);
         copy_planes(stage + SCALES, tile + TILE_CODES, side, 8, 512);
         if (P::OFFSET) copy_planes(stage + SUMS, tile + TILE_32_SUMS, side, 8, 512);
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, P::PITCH);
     }
 
-    static INLINE void block(Totals& total, const u8* stage, const Rows& rows, int k, const Warp& w, int lane) {
+    static MEMBER void block(Totals& total, const u8* stage, const Rows& rows, int k, const Warp& w, int lane) {
         u32 a[4], b[4], codes = shared_address(stage) + k / 4 * (SIDE * 128);
         float d[2], m[2];
         P::codes(a, rows, k, w.t);
@@ -270,7 +270,7 @@ struct Gemm32 {
         }
     }
 
-    static INLINE void group(Totals& total, const u8* stage, const Block&, int, int, const Warp& w, int lane) {
+    static MEMBER void group(Totals& total, const u8* stage, const Block&, int, int, const Warp& w, int lane) {
         const u8* weights = stage + WEIGHTS + (w.first + w.g) * P::PITCH;
         Rows rows = {weights, weights + 8 * P::PITCH};
 #pragma unroll 2
@@ -285,14 +285,14 @@ struct GemmGrid {
     static constexpr int OUTPUTS = 64, THREADS = 128, BLOCKS = 2, TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
     static constexpr int STEPS = SIDE_CODES, WEIGHTS = STEPS + 256, STAGE = WEIGHTS + OUTPUTS * PITCH;
 
-    static INLINE void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
+    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
         copy_codes<THREADS>(stage, tile, side);
         copy_planes(stage + STEPS, tile + TILE_CODES, side, 1, 512);
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
     }
 
     template <bool LOW>
-    static INLINE void products(int (&c)[8][4], const u32 (&a)[4][4], u32 codes, const Warp& w, int lane) {
+    static MEMBER void products(int (&c)[8][4], const u32 (&a)[4][4], u32 codes, const Warp& w, int lane) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
 #pragma unroll
@@ -304,12 +304,12 @@ struct GemmGrid {
             }
         }
     }
-    static INLINE void shift(int (&c)[8][4], int bits) {
+    static MEMBER void shift(int (&c)[8][4], int bits) {
 #pragma unroll
         for (int i = 0; i < 32; i++) c[i / 4][i % 4] = (int)((u32)c[i / 4][i % 4] << bits);
     }
 
-    static INLINE void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
+    static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
                              int lane) {
         u32 high[4][4], low[4][4], codes = shared_address(stage);
         float step[2];

@@ -6,6 +6,7 @@
 // A step is 32 elements. Register r of a fragment holds row r & 1 of this lane's two rows and elements
 // 16·(r >> 1) + 4t … + 3 of the step, t = lane % 4. Steps come in pairs that share words of codes.
 // Blocks: muser.formats.blocks_k, but Q6_K is 16 scales, 128 ql, 64 qh, its d stands apart.
+#define MEMBER __device__ __forceinline__
 typedef const u8* Rows[2];  // the blocks of this lane's two rows
 
 INLINE u32 word_at(const u8* p) { return *(const u32*)p; }
@@ -22,7 +23,7 @@ struct SixBits {
     static constexpr bool MINS = true;
     u32 scale[2][2];  // [row][steps 0-3, 4-7], a byte a step
 
-    INLINE void head(const Rows& rows) {
+    MEMBER void head(const Rows& rows) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u32 w0 = word_at(rows[i] + 4), w2 = word_at(rows[i] + 12);
@@ -30,8 +31,8 @@ struct SixBits {
             scale[i][1] = (w2 & 0x0f0f0f0fu) | (w0 >> 2 & 0x30303030u);
         }
     }
-    static INLINE int step(int pair, int s) { return 2 * pair + s; }
-    INLINE u32 scale_of(int k, int row) const { return scale[row][k >> 2] >> (8 * (k & 3)) & 255; }
+    static MEMBER int step(int pair, int s) { return 2 * pair + s; }
+    MEMBER u32 scale_of(int k, int row) const { return scale[row][k >> 2] >> (8 * (k & 3)) & 255; }
 };
 
 // Mins 2t and 2t + 1 of a block, as f16.
@@ -46,12 +47,12 @@ struct PlanesQ4K : SixBits {
     static constexpr int BYTES = 144;
     u32 x[4];
 
-    INLINE void load(const Rows& rows, int pair, int t) {
+    MEMBER void load(const Rows& rows, int pair, int t) {
 #pragma unroll
         for (int r = 0; r < 4; r++) x[r] = word_at(rows[r & 1] + 16 + 32 * pair + 16 * (r >> 1) + 4 * t);
     }
-    INLINE u32 codes(int, int s, int r) const { return x[r] >> (4 * s) & 0x0f0f0f0fu; }
-    INLINE void planes(int pair, int s, int r, u32& high, u32& low) const {
+    MEMBER u32 codes(int, int s, int r) const { return x[r] >> (4 * s) & 0x0f0f0f0fu; }
+    MEMBER void planes(int pair, int s, int r, u32& high, u32& low) const {
         plane_bytes(codes(pair, s, r), scale_of(step(pair, s), r & 1), 0, high, low);
     }
 };
@@ -60,7 +61,7 @@ struct PlanesQ5K : SixBits {
     static constexpr int BYTES = 176;
     u32 x[4], fifth[4];
 
-    INLINE void load(const Rows& rows, int pair, int t) {
+    MEMBER void load(const Rows& rows, int pair, int t) {
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const u8* at = rows[r & 1] + 16 * (r >> 1) + 4 * t;
@@ -68,12 +69,12 @@ struct PlanesQ5K : SixBits {
             x[r] = word_at(at + 48 + 32 * pair);
         }
     }
-    INLINE u32 codes(int pair, int s, int r) const {
+    MEMBER u32 codes(int pair, int s, int r) const {
         int k = step(pair, s);
         u32 bit = k < 4 ? fifth[r] << (4 - k) : fifth[r] >> (k - 4);
         return (x[r] >> (4 * s) & 0x0f0f0f0fu) | (bit & 0x10101010u);
     }
-    INLINE void planes(int pair, int s, int r, u32& high, u32& low) const {
+    MEMBER void planes(int pair, int s, int r, u32& high, u32& low) const {
         plane_bytes(codes(pair, s, r), scale_of(step(pair, s), r & 1), 0, high, low);
     }
 };
@@ -84,15 +85,15 @@ struct PlanesQ6K {
     static constexpr int BYTES = 208;
     u32 scale[2][4], x[4], upper[4];
 
-    INLINE void head(const Rows& rows) {
+    MEMBER void head(const Rows& rows) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             uint4 w = *(const uint4*)rows[i];
             scale[i][0] = w.x, scale[i][1] = w.y, scale[i][2] = w.z, scale[i][3] = w.w;
         }
     }
-    static INLINE int step(int pair, int s) { return 4 * (pair >> 1) + (pair & 1) + 2 * s; }
-    INLINE void load(const Rows& rows, int pair, int t) {
+    static MEMBER int step(int pair, int s) { return 4 * (pair >> 1) + (pair & 1) + 2 * s; }
+    MEMBER void load(const Rows& rows, int pair, int t) {
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const u8* at = rows[r & 1] + 16 * (r >> 1) + 4 * t;
@@ -101,7 +102,7 @@ struct PlanesQ6K {
         }
     }
     // c·s + 0x8000 − 32·s = p + 0x8000 in each half of a word: no borrow, the high byte off by 128.
-    INLINE void planes(int pair, int s, int r, u32& high, u32& low) const {
+    MEMBER void planes(int pair, int s, int r, u32& high, u32& low) const {
         int k = step(pair, s), bits = 2 * (k & 3), at = 16 * (k & 1) + 8 * (r >> 1);
         u32 two = bits < 4 ? upper[r] << (4 - bits) : upper[r] >> (bits - 4);
         u32 codes = (x[r] >> (4 * s) & 0x0f0f0f0fu) | (two & 0x30303030u);
