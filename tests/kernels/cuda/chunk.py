@@ -44,7 +44,7 @@ class ChunkPart(ctypes.Structure):
         ("out", ctypes.c_void_p),
         ("entry", ctypes.c_uint64),
         ("outputs", ctypes.c_int),
-        ("spare", ctypes.c_int),
+        ("format", ctypes.c_int),
     )
 
 
@@ -133,3 +133,49 @@ class Chunk:
         """(entry, row) of the first fault, or None."""
         word = int(self.faults[0])
         return None if word == NO_FAULT else (word >> 32, word & 0xFFFFFFFF)
+
+
+FORMATS = (BlockType.Q4_K, BlockType.Q5_K, BlockType.Q6_K)
+
+
+class WideGemm(ctypes.Structure):
+    _fields_ = (
+        ("map", ctypes.c_uint8 * 512),
+        ("part", ChunkPart * 4),
+        ("tiles", ctypes.c_void_p),
+        ("count", ctypes.c_void_p),
+        ("faults", ctypes.c_void_p),
+        ("carry", ctypes.c_void_p),
+        ("flags", ctypes.c_void_p),
+        ("entry", ctypes.c_uint64),
+        ("parts", ctypes.c_int),
+        ("groups", ctypes.c_int),
+        ("stages", ctypes.c_int),
+        ("stage_bytes", ctypes.c_int),
+        ("gated", ctypes.c_int),
+        ("spare", ctypes.c_int * 7),  # to a multiple of 64, as the maps want it
+    )
+
+
+def wide(chunk, kinds, weights, outputs, processors, gated=0):
+    """`gemm_wide` on so many multiprocessors: f32 `[room, outputs]` of each part."""
+    outs = [poisoned((chunk.room * 128, count), np.float32) for count in outputs]
+    plain = chunk.gemm(weights, outputs, outs)
+    argument = WideGemm(parts=len(outs), groups=chunk.groups, gated=gated, entry=99)
+    for i, (kind, (codes, _)) in enumerate(zip(kinds, weights, strict=True)):
+        argument.part[i] = plain.part[i]
+        argument.part[i].format = FORMATS.index(kind)
+        rows = codes.reshape(len(codes), -1)
+        box = tensor_map(rows, codes.shape[2], 64, 0)
+        argument.map[128 * i : 128 * (i + 1)] = (ctypes.c_uint8 * 128).from_buffer_copy(box)
+    largest = max(codes.shape[2] for codes, _ in weights)
+    argument.stage_bytes = -(-(37376 + 128 * largest) // 1024) * 1024
+    argument.stages = 4 if largest == 144 else 3
+    argument.tiles, argument.count, argument.faults = plain.tiles, plain.count, plain.faults
+    carry = poisoned((processors, 64, 256), np.float32)
+    flags = device(np.zeros(processors, np.uint32))
+    argument.carry, argument.flags = carry.ctypes.data, flags.ctypes.data
+    shared = argument.stages * argument.stage_bytes + 1024
+    chunk.shim.launch("gemm_wide", processors, 384, bytes(argument), shared=shared, seed=chunk.seed)
+    assert not flags.any()
+    return outs

@@ -16,6 +16,11 @@ INLINE void copy_wait() {
     shim::copy_wait(N);
 }
 
+INLINE void flag_set(u32* flag) { *flag = 1; }
+INLINE void flag_wait(u32* flag) {  // blocks run one after another
+    if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");
+}
+
 #ifdef HAS_BULK
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
 INLINE void barrier_fence() {}

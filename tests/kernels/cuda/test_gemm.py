@@ -7,7 +7,7 @@ from muser.formats import BlockType
 from muser.graph import oracle
 
 from ..bench import FLOATS, TYPES, differing, random_blocks, random_rows, same_bits
-from .chunk import Chunk, placed
+from .chunk import Chunk, placed, wide
 
 ARCHITECTURES = ("sm_80", "sm_90")
 SIZES = {
@@ -49,3 +49,28 @@ def test_equals_the_oracle(texts, rng, kind, width, outputs, n):
     assert np.all(out[n:].view(np.uint32) == 0xFFFFFFFF)
     assert chunk.fault() is None
     assert texts.inexact_sums == 0
+
+
+@pytest.fixture
+def hopper(shims):
+    return shims("sm_90a", "tiles.cuh", "gemm.cuh", "gemm90.cuh")
+
+
+K_QUANTS = (BlockType.Q4_K, BlockType.Q5_K, BlockType.Q6_K)
+
+
+@pytest.mark.parametrize("kind", K_QUANTS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ("width", "outputs", "n", "processors"),
+    [(256, 130, 17, 3), (768, 200, 130, 3), (1280, 384, 17, 2), (512, 40, 1, 4)],
+)
+def test_warpgroups_equal_the_oracle(hopper, rng, kind, width, outputs, n, processors):
+    """Fewer tiles than processors, as many, and tiles that two processors share."""
+    raw, x = random_blocks(rng, kind, outputs, width), rows_with_the_largest(rng, max(n, 9), width)
+    x = x[:n]
+    chunk = Chunk(hopper, kind, x, room=n + 128)
+    (out,) = wide(chunk, [kind], [placed(kind, raw, width)], [outputs], processors)
+    assert_same(oracle.project(x, kind, raw), out[:n])
+    assert np.all(out[n:].view(np.uint32) == 0xFFFFFFFF)
+    assert chunk.fault() is None
+    assert hopper.inexact_sums == 0

@@ -16,7 +16,7 @@ struct ChunkPart {
     const u8* scales;   // Q6_K: d f16 [outputs][groups]; grid: steps f32 [outputs][groups]
     float* out;         // [rows][outputs]
     u64 entry;          // of faults
-    int outputs, spare;
+    int outputs, format;  // gemm90.cuh: 0 Q4_K, 1 Q5_K, 2 Q6_K
 };
 struct ChunkGemm {
     ChunkPart part[4];

@@ -53,6 +53,13 @@ INLINE void copy_wait() {  // until at most N groups of this thread are under wa
 INLINE void named_sync(int name, int count) { ASM("bar.sync %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 INLINE void named_arrive(int name, int count) { ASM("bar.arrive %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 
+// A word of global memory by which one block tells another that what it wrote before can be read.
+INLINE void flag_set(u32* flag) { ASM("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory"); }
+INLINE void flag_wait(u32* flag) {
+    u32 set = 0;
+    while (set == 0) ASM("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
+}
+
 #ifdef HAS_BULK
 INLINE void barrier_init(u64* b, int count) {
     ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
