@@ -15,7 +15,7 @@
 // leaves its totals as carry, does a whole tile, and ends with the rest of the tile whose beginning the block
 // before it did. The chain over groups stays one chain. Order of tiles: rows fastest.
 #ifdef HAS_WARPGROUPS
-constexpr int WIDE_FEEDERS = 24, WIDE_WORKERS = 240, WIDE_THREADS = 256;
+constexpr int WIDE_FEEDERS = 40, WIDE_WORKERS = 232, WIDE_THREADS = 256;
 constexpr int WIDE_MOST_STAGES = 4;
 
 struct WideGemm {
@@ -127,28 +127,29 @@ struct WideWalk {  // what goes on from step to step
 INLINE void wide_take_turn(int group) { named_sync(1 + group, WIDE_THREADS); }
 INLINE void wide_give_turn(int group) { named_arrive(2 - group, WIDE_THREADS); }
 
+// The planes of step i + 1 are made while step i is multiplied; raw words are read one pair ahead.
 template <typename P>
 INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32 codes, const WideWarp& w) {
     P p;
+    u32 a[2][4], c[2][4];
     p.head(rows);
     p.load(rows, 0, w.t);
+#pragma unroll
+    for (int r = 0; r < 4; r++) p.planes(0, 0, r, a[0][r], c[0][r]);
     wide_take_turn(w.group);
 #pragma unroll
-    for (int pair = 0; pair < 4; pair++) {
-        if (pair > 0) p.load(rows, pair, w.t);
+    for (int i = 0; i < 8; i++) {
+        int k = P::step(i / 2, i % 2), next = i + 1;
+        u64 step = exchanged(codes + k / 4 * (TILE_CODES / 2) + k % 4 * 32);
+        matrix_fence();
+        group_s8(high, a[i % 2], step, i);
+        group_u8(low, c[i % 2], step, i);
+        matrix_commit();
+        if (next == 8) break;
+        matrix_wait<1>();  // the planes of step i − 1 may be overwritten
 #pragma unroll
-        for (int s = 0; s < 2; s++) {
-            u32 a[4], c[4];
-            int k = P::step(pair, s), add = pair + s;
-#pragma unroll
-            for (int r = 0; r < 4; r++) p.planes(pair, s, r, a[r], c[r]);
-            u64 step = exchanged(codes + k / 4 * (TILE_CODES / 2) + k % 4 * 32);
-            matrix_fence();
-            group_s8(high, a, step, add);
-            group_u8(low, c, step, add);
-            matrix_commit();
-            matrix_wait<1>();  // the planes before these may be overwritten
-        }
+        for (int r = 0; r < 4; r++) p.planes(next / 2, next % 2, r, a[next % 2][r], c[next % 2][r]);
+        if (next % 2 == 1 && next < 7) p.load(rows, next / 2 + 1, w.t);
     }
 }
 
@@ -229,9 +230,8 @@ INLINE void wide_take(const WideGemm& a, float (&total)[64]) {
     for (int k = 0; k < 64; k++) total[k] = from[k * WIDE_THREADS];
 }
 
-INLINE float wide_checked(const WideGemm& a, float x, u64 entry, int row) {
+INLINE void wide_fault(const WideGemm& a, float x, u64 entry, int row) {
     if (lost(x)) report({a.faults, entry}, row);
-    return z(x);
 }
 
 INLINE void wide_store(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
@@ -240,8 +240,17 @@ INLINE void wide_store(const WideGemm& a, const float (&total)[64], const WideTi
     for (int k = 0; k < 64; k++) {
         int row = tile.row + k / 4 * 8 + 2 * w.t + (k & 1), output = tile.output + w.row[0] + (k & 2) * 4;
         if (row >= n || output >= part.outputs) continue;
-        part.out[(size_t)row * part.outputs + output] = wide_checked(a, total[k], part.entry, row);
+        wide_fault(a, total[k], part.entry, row);
+        part.out[(size_t)row * part.outputs + output] = z(total[k]);
     }
+}
+
+// silu1 and gelu1 of muser.cuh, word by word, with one exponential and one quotient in the text.
+INLINE float wide_act(int kind, float x) {
+    float inner = mul1(0x1.988454p-1f, fma1(mul1(mul1(0x1.6e4e26p-5f, x), x), x, x));
+    float e = exp1(kind == 1 ? -fabsf(x) : mul1(-2.0f, fabsf(inner)));
+    float q = div1(kind != 1 ? add1(1.0f, -e) : x >= 0.0f ? 1.0f : e, add1(1.0f, e));
+    return kind == 1 ? mul1(x, q) : mul1(mul1(0.5f, x), add1(1.0f, inner < 0.0f ? -q : q));
 }
 
 INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w,
@@ -252,10 +261,13 @@ INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const 
     for (int i = 0; i < 32; i++) {
         int k = i / 2 * 4 + i % 2, row = tile.row + i / 2 * 8 + 2 * w.t + i % 2;
         if (row >= n || output >= part.outputs) continue;
-        float gate = wide_checked(a, total[k], part.entry, row);
-        float up = wide_checked(a, total[k + 2], a.part[1].entry, row);
-        float act = a.gated == 1 ? silu1(gate) : gelu1(gate);
-        part.out[(size_t)row * part.outputs + output] = wide_checked(a, mul1(act, up), a.entry, row);
+        float gate = z(total[k]), up = z(total[k + 2]), product = mul1(wide_act(a.gated, gate), up);
+        if (lost(gate) || lost(up) || lost(product)) {
+            wide_fault(a, gate, part.entry, row);
+            wide_fault(a, up, a.part[1].entry, row);
+            wide_fault(a, product, a.entry, row);
+        }
+        part.out[(size_t)row * part.outputs + output] = z(product);
     }
 }
 

@@ -83,21 +83,16 @@ struct PlanesQ5K : SixBits {
 struct PlanesQ6K {
     static constexpr bool MINS = false;
     static constexpr int BYTES = 208;
-    u32 scale[2][4], x[4], upper[4];
+    u32 scale[2][2], x[4], upper[4];  // of the half: two words of scales a row, a byte a half step
 
-    MEMBER void head(const Rows& rows) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint4 w = *(const uint4*)rows[i];
-            scale[i][0] = w.x, scale[i][1] = w.y, scale[i][2] = w.z, scale[i][3] = w.w;
-        }
-    }
+    MEMBER void head(const Rows&) {}
     static MEMBER int step(int pair, int s) { return 4 * (pair >> 1) + (pair & 1) + 2 * s; }
     MEMBER void load(const Rows& rows, int pair, int t) {
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const u8* at = rows[r & 1] + 16 * (r >> 1) + 4 * t;
             if ((pair & 1) == 0) upper[r] = word_at(at + 144 + 16 * pair);
+            if ((pair & 1) == 0) scale[r & 1][r >> 1] = word_at(rows[r & 1] + 4 * pair + 4 * (r >> 1));
             x[r] = word_at(at + 16 + 32 * pair);
         }
     }
@@ -106,7 +101,7 @@ struct PlanesQ6K {
         int k = step(pair, s), bits = 2 * (k & 3), at = 16 * (k & 1) + 8 * (r >> 1);
         u32 two = bits < 4 ? upper[r] << (4 - bits) : upper[r] >> (bits - 4);
         u32 codes = (x[r] >> (4 * s) & 0x0f0f0f0fu) | (two & 0x30303030u);
-        u32 by = (u32)((int)(scale[r & 1][k >> 1] << (24 - at)) >> 24);
+        u32 by = (u32)((int)(scale[r & 1][k >> 1 & 1] << (24 - at)) >> 24);
         plane_bytes(codes, by, 0x80008000u - by * 0x00200020u, high, low);
         high ^= 0x80808080u;
     }
