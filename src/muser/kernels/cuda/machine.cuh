@@ -64,6 +64,13 @@ INLINE void copy_wait() {  // until at most N groups of this thread are under wa
 INLINE void named_sync(int name, int count) { ASM("bar.sync %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 INLINE void named_arrive(int name, int count) { ASM("bar.arrive %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 
+// A word of global memory by which one block tells another that what it wrote before can be read.
+INLINE void flag_set(u32* flag) { ASM("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory"); }
+INLINE void flag_wait(u32* flag) {
+    u32 set = 0;
+    while (set == 0) ASM("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
+}
+
 // Barriers in shared memory: a phase ends when `count` arrivals (and the bytes expected) have come.
 INLINE void barrier_init(u64* b, int count) {
     ASM("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
@@ -142,6 +149,13 @@ INLINE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {  // 16×
             : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                       \
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                       \
     }
+// The same with every accumulator starting at `start`.
+INLINE void mma_s8_from(int start, int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    ASM("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9},"
+        " {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
+}
 MMA_8(mma_s8, "s8")
 MMA_8(mma_u8, "u8")  // A without sign
 #undef MMA_8

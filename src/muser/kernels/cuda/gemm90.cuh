@@ -1,0 +1,316 @@
+// Projections of the chunk bucket by K-quants on sm_90a: warpgroup matrix units of 8 bits, weights unpacked
+// into registers as two planes (planes.cuh), bulk copies several stages deep.
+//
+//   gemm_wide  grid: the number of multiprocessors (never more than fit at once: blocks wait for each other),
+//     block 384, shared stages · stage_bytes + 1,024; reads quantise_tiles_k's tiles.
+//     Up to four weights that read the same rows, formats mixed: out of each; or (gated 1 silu, 2 gelu) two of
+//     one format and size: part[0].out = act(part 0) · part 1.
+//     stage_bytes = round_up(37,376 + 128 · B, 1,024), B = 144, 176, 208 (the largest of the parts):
+//       56,320  60,416  64,512; stages: 4 for 56,320, else 3 (232,448 bytes at most)
+//     map[i]: weights of part i as u8 [outputs padded to 128][groups · B], boxes of 64 rows × B bytes, no exchange
+//     carry: f32 [grid][64][256]; flags: u32 [grid], zeros before the first launch, zeros again after each.
+//
+// A tile is 128 outputs × 128 rows; a warpgroup does 64 outputs. Blocks take whole tiles in turn; the last
+// one to two tiles a block are cut so that all end together: a block does the beginning of a tile (early),
+// leaves its totals as carry, does a whole tile, and ends with the rest of the tile whose beginning the block
+// before it did. The chain over groups stays one chain. Order of tiles: rows fastest.
+#ifdef HAS_WARPGROUPS
+constexpr int WIDE_FEEDERS = 40, WIDE_WORKERS = 232, WIDE_THREADS = 256;
+constexpr int WIDE_MOST_STAGES = 4;
+
+struct WideGemm {
+    Map map[4];
+    ChunkPart part[4];
+    const u8* tiles;
+    const int* count;
+    u64* faults;
+    float* carry;
+    u32* flags;
+    u64 entry;  // of faults of a gated product
+    int parts, groups, stages, stage_bytes, gated;
+};
+
+struct WideBarriers {
+    u64 full[WIDE_MOST_STAGES], free[WIDE_MOST_STAGES];
+};
+
+// A stretch of groups of one tile.
+struct Piece {
+    int tile, from, to;
+};
+struct WidePlan {
+    int groups, rounds, base, low, high;  // low, high: this block's stretch of the last tiles, in groups
+};
+
+INLINE int wide_tile_outputs(const WideGemm& a) { return a.gated ? 64 : 128; }
+INLINE int wide_tiles_of(const WideGemm& a, int part) {
+    int width = wide_tile_outputs(a);
+    return (a.part[part].outputs + width - 1) / width;
+}
+
+INLINE WidePlan wide_plan(const WideGemm& a, int row_tiles) {
+    int tiles = 0, grid = gridDim.x, block = blockIdx.x;
+    for (int p = 0; p < (a.gated ? 1 : a.parts); p++) tiles += wide_tiles_of(a, p);
+    tiles *= row_tiles;
+    if (tiles < grid) return {a.groups, block < tiles, 0, 0, 0};
+    int rounds = tiles / grid - 1, last = (tiles - rounds * grid) * a.groups;
+    return {a.groups, rounds, rounds * grid, (int)((i64)block * last / grid), (int)((i64)(block + 1) * last / grid)};
+}
+
+// Piece i of this block; false when there are no more.
+INLINE bool wide_piece(const WidePlan& p, int i, Piece& piece) {
+    int early = p.high % p.groups, late = p.low % p.groups;
+    int first = (p.low + p.groups - 1) / p.groups, whole = p.high / p.groups - first;
+    if (i < p.rounds) return piece = {(int)(blockIdx.x + i * gridDim.x), 0, p.groups}, true;
+    i -= p.rounds;
+    if (early > 0 && i == 0) return piece = {p.base + p.high / p.groups, 0, early}, true;
+    i -= early > 0;
+    if (i < whole) return piece = {p.base + first + i, 0, p.groups}, true;
+    if (late > 0 && i == whole) return piece = {p.base + p.low / p.groups, late, p.groups}, true;
+    return false;
+}
+
+INLINE int wide_steps(const WidePlan& p) { return p.rounds * p.groups + p.high - p.low; }
+
+struct WideTile {
+    int part, output, row;  // the first ones
+};
+INLINE WideTile wide_tile(const WideGemm& a, int tile, int row_tiles) {
+    int y = tile / row_tiles, p = 0;
+    while (!a.gated && y >= wide_tiles_of(a, p)) y -= wide_tiles_of(a, p++);
+    return {p, y * wide_tile_outputs(a), tile % row_tiles * TILE_ROWS};
+}
+INLINE int wide_bytes(int format) { return 144 + 32 * format; }
+
+struct WideStage {  // which one, and the parity of its barriers
+    int at, phase;
+    MEMBER void next(int stages) {
+        if (++at == stages) at = 0, phase ^= 1;
+    }
+};
+
+INLINE void wide_feed(const WideGemm& a, const WidePlan& plan, u8* shared, WideBarriers& barriers, int row_tiles) {
+    WideStage s = {0, 0};
+    Piece piece;
+    for (int i = 0; wide_piece(plan, i, piece); i++) {
+        WideTile tile = wide_tile(a, piece.tile, row_tiles);
+        int bytes = wide_bytes(a.part[tile.part].format);
+        const Map *first = &a.map[tile.part], *second = a.gated ? &a.map[1] : first;
+        const u8* rows = a.tiles + (size_t)(tile.row / TILE_ROWS) * a.groups * TILE_K;
+        for (int b = piece.from; b < piece.to; b++, s.next(a.stages)) {
+            u8 *stage = shared + s.at * a.stage_bytes, *weights = stage + TILE_K;
+            barrier_wait(&barriers.free[s.at], s.phase ^ 1);
+            barrier_expect(&barriers.full[s.at], TILE_K + 128 * bytes);
+            bulk_copy(stage, rows + (size_t)b * TILE_K, TILE_K, &barriers.full[s.at]);
+            bulk_box(weights, first, b * bytes, tile.output, &barriers.full[s.at]);
+            bulk_box(weights + 64 * bytes, second, b * bytes, tile.output + (a.gated ? 0 : 64), &barriers.full[s.at]);
+        }
+    }
+}
+
+// What a warp knows of its place; `row` are its two rows among the 128 of a stage.
+struct WideWarp {
+    int group, g, t, row[2];
+};
+INLINE WideWarp wide_warp(const WideGemm& a) {
+    int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4;
+    int first = a.gated ? group * 32 + warp * 8 + g : group * 64 + warp * 16 + g;
+    return {group, g, (int)(threadIdx.x % 4), {first, first + (a.gated ? 64 : 8)}};
+}
+
+struct WideWalk {  // what goes on from step to step
+    WideStage stage;
+    int left;  // steps of this block still to do
+};
+
+// Warpgroups take turns at the matrix units: one multiplies while the other works on floats.
+INLINE void wide_take_turn(int group) { named_sync(1 + group, WIDE_THREADS); }
+INLINE void wide_give_turn(int group) { named_arrive(2 - group, WIDE_THREADS); }
+
+// The planes of step i + 1 are made while step i is multiplied; raw words are read one pair ahead.
+template <typename P>
+INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32 codes, const WideWarp& w) {
+    P p;
+    u32 a[2][4], c[2][4];
+    p.head(rows);
+    p.load(rows, 0, w.t);
+#pragma unroll
+    for (int r = 0; r < 4; r++) p.planes(0, 0, r, a[0][r], c[0][r]);
+    wide_take_turn(w.group);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int k = P::step(i / 2, i % 2), next = i + 1;
+        u64 step = exchanged(codes + k / 4 * (TILE_CODES / 2) + k % 4 * 32);
+        matrix_fence();
+        group_s8(high, a[i % 2], step, i);
+        group_u8(low, c[i % 2], step, i);
+        matrix_commit();
+        if (next == 8) break;
+        matrix_wait<1>();  // the planes of step i − 1 may be overwritten
+#pragma unroll
+        for (int r = 0; r < 4; r++) p.planes(next / 2, next % 2, r, a[next % 2][r], c[next % 2][r]);
+        if (next % 2 == 1 && next < 7) p.load(rows, next / 2 + 1, w.t);
+    }
+}
+
+template <typename P>
+INLINE void wide_step(float (&total)[64], const u8* stage, const u16* const (&apart)[2], int b, const WideWarp& w,
+                      bool more) {
+    const u8* weights = stage + TILE_K;
+    Rows rows = {weights + w.row[0] * P::BYTES, weights + w.row[1] * P::BYTES};
+    int high[64], low[64];
+    float f[64], mins[64], d[2], dmin[2];
+    u32 at = shared_address(stage);
+    if (!P::MINS) d[0] = half_to_float(apart[0][b]), d[1] = half_to_float(apart[1][b]);
+    wide_products<P>(high, low, rows, at, w);
+    if (more) wide_give_turn(w.group);
+    matrix_wait<0>();
+#pragma unroll
+    for (int k = 0; k < 64; k++) f[k] = __int2float_rn(high[k] * 256 + low[k]);
+    if (P::MINS) {
+        u32 m[4];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            u32 both = word_at(rows[i]);
+            d[i] = half_to_float(both), dmin[i] = half_to_float(both >> 16);
+            m[i] = m[i + 2] = min_halves(rows[i], w.t);
+        }
+        matrix_fence();
+        group_f16_first(mins, m, descriptor(at + TILE_SUMS, 2048, 128, 0));
+        matrix_commit();
+        matrix_wait<0>();
+    }
+    const float2* scale = (const float2*)(stage + TILE_SCALES);
+#pragma unroll
+    for (int k = 0; k < 64; k += 2) {
+        float2 s = scale[k / 4 * 4 + w.t];
+        int r = k >> 1 & 1;
+        float t0 = P::MINS ? fma1(d[r], f[k], -mul1(dmin[r], mins[k])) : mul1(d[r], f[k]);
+        float t1 = P::MINS ? fma1(d[r], f[k + 1], -mul1(dmin[r], mins[k + 1])) : mul1(d[r], f[k + 1]);
+        total[k] = fma1(s.x, t0, total[k]);
+        total[k + 1] = fma1(s.y, t1, total[k + 1]);
+    }
+}
+
+template <typename P>
+INLINE void wide_multiply(const WideGemm& a, float (&total)[64], const WideTile& tile, const Piece& piece,
+                          u8* shared, WideBarriers& barriers, const WideWarp& w, WideWalk& walk) {
+    const u16* apart[2] = {};
+    if (!P::MINS) {
+        int second = a.gated ? 1 : tile.part;
+        int output[2] = {tile.output + w.row[0], tile.output + w.row[1] - (a.gated ? 64 : 0)};
+        apart[0] = (const u16*)a.part[tile.part].scales + (size_t)output[0] * a.groups;
+        apart[1] = (const u16*)a.part[second].scales + (size_t)output[1] * a.groups;
+    }
+    for (int b = piece.from; b < piece.to; b++, walk.stage.next(a.stages)) {
+        barrier_wait(&barriers.full[walk.stage.at], walk.stage.phase);
+        walk.left--;
+        wide_step<P>(total, shared + walk.stage.at * a.stage_bytes, apart, b, w, walk.left > 0 || w.group == 0);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(&barriers.free[walk.stage.at]);
+    }
+}
+
+// Totals of a tile that another block goes on with.
+INLINE void wide_leave(const WideGemm& a, const float (&total)[64]) {
+    float* to = a.carry + (size_t)blockIdx.x * 64 * WIDE_THREADS + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < 64; k++) to[k * WIDE_THREADS] = total[k];
+    named_sync(3, WIDE_THREADS);
+    if (threadIdx.x == 0) flag_set(&a.flags[blockIdx.x]);
+}
+INLINE void wide_take(const WideGemm& a, float (&total)[64]) {
+    const float* from = a.carry + (size_t)(blockIdx.x - 1) * 64 * WIDE_THREADS + threadIdx.x;
+    if (threadIdx.x == 0) {
+        flag_wait(&a.flags[blockIdx.x - 1]);
+        a.flags[blockIdx.x - 1] = 0;
+    }
+    named_sync(3, WIDE_THREADS);
+#pragma unroll
+    for (int k = 0; k < 64; k++) total[k] = from[k * WIDE_THREADS];
+}
+
+INLINE void wide_fault(const WideGemm& a, float x, u64 entry, int row) {
+    if (lost(x)) report({a.faults, entry}, row);
+}
+
+INLINE void wide_store(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
+    const ChunkPart& part = a.part[tile.part];
+#pragma unroll
+    for (int k = 0; k < 64; k++) {
+        int row = tile.row + k / 4 * 8 + 2 * w.t + (k & 1), output = tile.output + w.row[0] + (k & 2) * 4;
+        if (row >= n || output >= part.outputs) continue;
+        wide_fault(a, total[k], part.entry, row);
+        part.out[(size_t)row * part.outputs + output] = z(total[k]);
+    }
+}
+
+// silu1 and gelu1 of muser.cuh, word by word, with one exponential and one quotient in the text.
+INLINE float wide_act(int kind, float x) {
+    float inner = mul1(0x1.988454p-1f, fma1(mul1(mul1(0x1.6e4e26p-5f, x), x), x, x));
+    float e = exp1(kind == 1 ? -fabsf(x) : mul1(-2.0f, fabsf(inner)));
+    float q = div1(kind != 1 ? add1(1.0f, -e) : x >= 0.0f ? 1.0f : e, add1(1.0f, e));
+    return kind == 1 ? mul1(x, q) : mul1(mul1(0.5f, x), add1(1.0f, inner < 0.0f ? -q : q));
+}
+
+INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w,
+                             int n) {
+    const ChunkPart& part = a.part[0];
+    int output = tile.output + w.row[0];
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        int k = i / 2 * 4 + i % 2, row = tile.row + i / 2 * 8 + 2 * w.t + i % 2;
+        if (row >= n || output >= part.outputs) continue;
+        float gate = z(total[k]), up = z(total[k + 2]), product = mul1(wide_act(a.gated, gate), up);
+        if (lost(gate) || lost(up) || lost(product)) {
+            wide_fault(a, gate, part.entry, row);
+            wide_fault(a, up, a.part[1].entry, row);
+            wide_fault(a, product, a.entry, row);
+        }
+        part.out[(size_t)row * part.outputs + output] = z(product);
+    }
+}
+
+INLINE void wide_work(const WideGemm& a, const WidePlan& plan, u8* shared, WideBarriers& barriers, int row_tiles,
+                      int n) {
+    WideWarp w = wide_warp(a);
+    WideWalk walk = {{0, 0}, wide_steps(plan)};
+    Piece piece;
+    if (w.group == 1 && walk.left > 0) wide_give_turn(1);
+    for (int i = 0; wide_piece(plan, i, piece); i++) {
+        WideTile tile = wide_tile(a, piece.tile, row_tiles);
+        float total[64];
+#pragma unroll
+        for (int k = 0; k < 64; k++) total[k] = 0.0f;
+        if (piece.from > 0) wide_take(a, total);
+        int format = a.part[tile.part].format;
+        if (format == 0) wide_multiply<PlanesQ4K>(a, total, tile, piece, shared, barriers, w, walk);
+        if (format == 1) wide_multiply<PlanesQ5K>(a, total, tile, piece, shared, barriers, w, walk);
+        if (format == 2) wide_multiply<PlanesQ6K>(a, total, tile, piece, shared, barriers, w, walk);
+        if (piece.to < a.groups) wide_leave(a, total);
+        else if (a.gated) wide_store_gated(a, total, tile, w, n);
+        else wide_store(a, total, tile, w, n);
+    }
+}
+
+KERNEL BOUNDS(384, 1) gemm_wide(const __grid_constant__ WideGemm a) {
+    SHARED_BYTES(shared);
+    WideBarriers& barriers = *(WideBarriers*)(shared + a.stages * a.stage_bytes);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < a.stages; s++) barrier_init(&barriers.full[s], 1), barrier_init(&barriers.free[s], 8);
+        barrier_fence();
+    }
+    __syncthreads();
+    next_kernel_may_start();
+    previous_kernel_done();
+    int n = *a.count, row_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
+    WidePlan plan = wide_plan(a, row_tiles);
+    if (threadIdx.x >= WIDE_THREADS) {
+        registers_shrink<WIDE_FEEDERS>();
+        if (threadIdx.x == WIDE_THREADS) wide_feed(a, plan, shared, barriers, row_tiles);
+    } else {
+        registers_grow<WIDE_WORKERS>();
+        wide_work(a, plan, shared, barriers, row_tiles, n);
+    }
+}
+#endif
