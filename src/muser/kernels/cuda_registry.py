@@ -20,7 +20,7 @@ class Unit:
 QUANTISED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
 FLOATS = ("f32", "f16", "bf16")
 ROWS = (
-    "norm", "add_norm", "norm_add_norm", "head_norm", "heads", "rope_interleaved",
+    "rms_norm", "add_norm", "norm_add_norm", "head_norm", "heads", "rope_interleaved",
     "rope_half_split", "sigmoid_gate", "silu_gate", "gelu_gate", "add", "scale", "softcap",
     "scale_softcap", "take_rows", "argmax_parts", "argmax",
     *(f"embed_{name}" for name in (*QUANTISED, *FLOATS)),

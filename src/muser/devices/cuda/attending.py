@@ -78,13 +78,12 @@ def _decode(
     low: Lowering, op: Attention, cache: CachePlane, args: Attend, nodes: tuple[str, ...]
 ) -> None:
     head = head_size(cache.spec.head_dim)
-    shared = decode_bytes(head, low.shared.card.facts.capability)
-    grid = (2 * low.processors,)
-    low.launch(f"decode_tiles_{head}", grid, 256, args, shared=shared, served=("KV",))
+    tiles = f"decode_tiles_{head}"
+    low.launch(tiles, (2 * low.processors,), 256, args, shared=low.bytes_of(tiles), served=("KV",))
     chain = (-(-cache.spec.head_dim // PART), op.heads, low.rows)
     args = Attend.from_buffer_copy(args)
     args.faults = low.faults(*nodes)
-    low.launch("decode_combine", chain, 128, args, shared=CHAIN_BYTES, served=("KV",))
+    low.launch("decode_combine", chain, 128, args, shared=low.bytes_of("decode_combine"), served=("KV",))
 
 
 def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> None:
@@ -92,12 +91,8 @@ def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> N
     queries = 4 * max(1, 16 // ratio)
     units = cache.spec.kv_heads * -(-ratio // 16)
     grid = (-(-low.rows // queries), units, max(1, head // 128))
-    shared = PREFILL_BYTES[head]
-    low.launch(f"prefill_{head}", grid, 128, args, shared=shared, served=("KV",))
-
-
-CHAIN_BYTES = 37_920  # sizeof(attention::Chain)
-PREFILL_BYTES = {64: 82_432, 128: 98_816, 256: 98_816}  # sizeof(attention::Prefill<HEAD>)
+    kernel = f"prefill_{head}"
+    low.launch(kernel, grid, 128, args, shared=low.bytes_of(kernel), served=("KV",))
 
 
 def head_size(dim: int) -> int:
@@ -109,12 +104,3 @@ def head_size(dim: int) -> int:
         f"This model has attention heads of {dim} elements; the CUDA device takes up to 256.",
         "Use --device cpu.",
     )
-
-
-def decode_bytes(head: int, capability: tuple[int, int]) -> int:
-    """sizeof(attention::Decode<HEAD>)."""
-    roomy = (9, 0) <= capability < (12, 0) and head < 256
-    ring = (3 if roomy else 2) * 128 * min(head, 128) * 2
-    query, weights = 2 * 16 * (2 * head + 16), 2 * 16 * (2 * 128 + 16)
-    digits = max(query, weights) if head <= 128 else query + weights
-    return ring + digits + 3 * 4 * 8 * 16 + 4 * 16

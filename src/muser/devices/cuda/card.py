@@ -109,3 +109,6 @@ class Loaded(Protocol):
 
     def kernel(self, symbol: str, shared: int) -> Kernel:
         """The function `symbol`, allowed to take up to `shared` bytes of dynamic shared memory."""
+
+    def size(self, symbol: str) -> int:
+        """A `SIZE` of the texts."""

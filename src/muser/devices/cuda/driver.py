@@ -140,6 +140,14 @@ class DriverLibrary:
         return function
 
 
+    def size(self, symbol: str) -> int:
+        """See `Loaded`. Raises `DeviceError` for a symbol that the library lacks."""
+        driver, value = self._api.driver, ctypes.c_int32()
+        where, size = self._api.call(driver.cuModuleGetGlobal(self._module, symbol.encode()))
+        self._api.call(driver.cuMemcpyDtoH(ctypes.addressof(value), where, size))
+        return int(value.value)
+
+
 class DriverRecording:
     """An instantiated CUDA graph."""
 

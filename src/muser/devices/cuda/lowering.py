@@ -74,6 +74,10 @@ class Lowering:
         """Where the number of rows stands."""
         return int(self.pointers().count)
 
+    def bytes_of(self, kernel: str) -> int:
+        """The dynamic shared memory of a kernel that always takes the same."""
+        return self.shared.pipelines.size(kernel, f"{kernel}_bytes")
+
     def norm_weight(self, name: str | None) -> Address:
         return 0 if name is None else self.shared.weights.vector(name)
 

@@ -29,6 +29,10 @@ class Pipelines:
         self._kernels[name] = kernel, shared
         return kernel
 
+    def size(self, name: str, constant: str) -> int:
+        """A constant that the unit of the kernel `name` reports."""
+        return self._unit(name).size(constant)
+
     def label(self, name: str, constants: Mapping[str, object]) -> str:
         shown = {"arch": self.architecture, **constants}
         return f"{name}[{','.join(f'{key}={value}' for key, value in shown.items())}]"

@@ -78,7 +78,7 @@ def norm(low: Lowering, op: RmsNorm) -> bool:
         inverse_of(width),
         op.eps,
     )
-    low.launch("norm", (low.rows,), MANY, args)
+    low.launch("rms_norm", (low.rows,), MANY, args)
     return True
 
 

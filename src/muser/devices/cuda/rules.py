@@ -47,8 +47,8 @@ def lower(low: Lowering, ops: tuple[Op, ...], later: tuple[Op, ...]) -> None:
 
 
 def logits_row(ops: tuple[Op, ...]) -> str:
-    """The rows that a graph ends with."""
-    return [name for op in ops for name in writes_of(op)][-1]
+    """The rows that a graph ends with; none (an empty name) where it only fills caches."""
+    return next((name for op in reversed(ops) for name in reversed(writes_of(op))), "")
 
 
 def _lower_at(low: Lowering, ops: tuple[Op, ...], at: int, later: tuple[Op, ...]) -> int:

@@ -25,7 +25,7 @@ class Launch:
     tensors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tape:
     """Launches in order. `entries`: what a fault word's entry numbers stand for, nodes and launch."""
 

@@ -17,7 +17,7 @@ JOINED = ("1", "4", "16")
 """Buckets whose body and tail are played as one recording where a step wants every row."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """A tape and the step block that its kernels read."""
 
