@@ -34,7 +34,6 @@ class ShimLoaded:
         assert symbol in self.shim.kernels, symbol
         return self.shim, symbol
 
-
     def size(self, symbol):
         return ctypes.c_int.in_dll(self.shim._library, symbol).value
 

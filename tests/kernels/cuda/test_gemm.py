@@ -6,7 +6,7 @@ import pytest
 from muser.formats import BlockType
 from muser.graph import oracle
 
-from ..bench import FLOATS, TYPES, differing, random_blocks, random_rows, same_bits
+from ..bench import TYPES, differing, random_blocks, random_rows, same_bits
 from .chunk import Chunk, placed, wide
 
 ARCHITECTURES = ("sm_80", "sm_90")

@@ -83,7 +83,9 @@ def _decode(
     chain = (-(-cache.spec.head_dim // PART), op.heads, low.rows)
     args = Attend.from_buffer_copy(args)
     args.faults = low.faults(*nodes)
-    low.launch("decode_combine", chain, 128, args, shared=low.bytes_of("decode_combine"), served=("KV",))
+    low.launch(
+        "decode_combine", chain, 128, args, shared=low.bytes_of("decode_combine"), served=("KV",)
+    )
 
 
 def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> None:

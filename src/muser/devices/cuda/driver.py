@@ -139,7 +139,6 @@ class DriverLibrary:
             self._api.call(driver.cuFuncSetAttribute(function, limit, shared))
         return function
 
-
     def size(self, symbol: str) -> int:
         """See `Loaded`. Raises `DeviceError` for a symbol that the library lacks."""
         driver, value = self._api.driver, ctypes.c_int32()

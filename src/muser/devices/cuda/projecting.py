@@ -191,7 +191,8 @@ def _matvec_shape(
     units = members[0].placed.layout.groups
     total = sum(count * pitch // 16 for count, pitch in zip(outputs, pitches, strict=True))
     grid = min(low.processors, max(1, min(sum(outputs), total)))
-    most = -(-(-(-total // grid)) // (min(pitches) // 16)) + 4
+    share = -(-total // grid)
+    most = -(-share // (min(pitches) // 16)) + 4
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     blocks = 8 * units if block == 32 else units
     fixed = rows * units * row + rows * 4 * round_up(blocks, 4)

@@ -27,7 +27,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tape:
-    """Launches in order. `entries`: what a fault word's entry numbers stand for, nodes and launch."""
+    """Launches in order. `entries`: nodes and launch that a fault word's entry number means."""
 
     launches: tuple[Launch, ...]
     entries: tuple[tuple[str, int], ...]
