@@ -4,7 +4,7 @@
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,6 +90,9 @@ class Card(Protocol):
 
     def wait(self) -> None:
         """Until everything that was queued is done."""
+
+    def timed(self, work: Sequence[Callable[[], None]]) -> list[float]:
+        """Nanoseconds of each piece of work, done one after another without overlap."""
 
     def mark(self) -> Callable[[], None]:
         """Marks the end of what is queued; a call of the answer waits until it is reached."""

@@ -1,7 +1,7 @@
 """A real card, through NVIDIA's driver API (`cuda.bindings.driver`)."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -233,6 +233,24 @@ class DriverCard:
 
     def wait(self) -> None:
         self._api.call(self._driver.cuStreamSynchronize(self._stream))
+
+    def timed(self, work: Sequence[Callable[[], None]]) -> list[float]:
+        driver, call = self._driver, self._api.call
+        events = [call(driver.cuEventCreate(0)) for _ in range(len(work) + 1)]
+        overlaps, self._overlaps = self._overlaps, False
+        try:
+            call(driver.cuEventRecord(events[0], self._stream))
+            for piece, event in zip(work, events[1:], strict=True):
+                piece()
+                call(driver.cuEventRecord(event, self._stream))
+            self.wait()
+        finally:
+            self._overlaps = overlaps
+        pairs = zip(events, events[1:], strict=False)
+        times = [float(call(driver.cuEventElapsedTime(*pair))) * 1e6 for pair in pairs]
+        for event in events:
+            call(driver.cuEventDestroy(event))
+        return times
 
     def mark(self) -> Callable[[], None]:
         driver, call = self._driver, self._api.call

@@ -16,7 +16,7 @@ from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.placing import WeightSource, place_weights
 from muser.devices.cuda.planning import plan_of, rope_tables
 from muser.devices.cuda.rules import logits_row
-from muser.devices.cuda.tape import Tape, served_by
+from muser.devices.cuda.tape import Launch, Tape, served_by
 from muser.devices.cuda.tapes import JOINED, Part, Tapes
 from muser.devices.device import Limits, Step
 from muser.devices.steps import check_step, first_tokens
@@ -76,6 +76,20 @@ class CudaRunner:
         with self._alone():
             for _ in self._pieces(step):
                 pass
+
+    def timed(self, step: Step) -> list[tuple[Launch, float]]:
+        """Each launch of a step, alone, and its nanoseconds, after a play of the whole."""
+        with self._alone():
+            self._body(step)
+            parts = [self._tapes.body(bucket_of(len(step.tokens)))]
+            if self._tapes.has_tail and len(step.outputs):
+                parts.append(self._tail(step.outputs[:HEAD_ROWS]))
+                self._go(parts[-1])
+            return [
+                pair
+                for part in parts
+                for pair in zip(part.tape.launches, self._tapes.timed(part), strict=True)
+            ]
 
     def put_rows(self, name: str, rows: F32) -> None:
         """The first rows called `name`."""
