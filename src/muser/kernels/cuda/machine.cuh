@@ -49,11 +49,7 @@ INLINE u64 read_once() {
     ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-INLINE void copy16_once(void* to, const void* from, int bytes, u64 policy) {
-    ASM("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from),
-        "r"(bytes), "l"(policy)
-        : "memory");
-}
+INLINE void copy16_once(void* to, const void* from, int bytes, u64 policy) { copy16(to, from, bytes); }
 INLINE void copy_commit() { ASM("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 INLINE void copy_wait() {  // until at most N groups of this thread are under way
