@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -246,8 +247,7 @@ class DriverCard:
             self.wait()
         finally:
             self._overlaps = overlaps
-        pairs = zip(events, events[1:], strict=False)
-        times = [float(call(driver.cuEventElapsedTime(*pair))) * 1e6 for pair in pairs]
+        times = [float(call(driver.cuEventElapsedTime(*pair))) * 1e6 for pair in pairwise(events)]
         for event in events:
             call(driver.cuEventDestroy(event))
         return times

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 from muser.devices.cuda.card import Address
@@ -10,6 +11,7 @@ from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
 from muser.devices.cuda.structs import Matvec, Part, Quantise, Source
+from muser.devices.cuda.tape import Launch
 from muser.formats import FLOATS, BlockType
 from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
@@ -205,3 +207,28 @@ def _matvec_shape(
         if shared <= room and 32 * (warps + rows) >= (256 if made else 0):
             break
     return _Shape(grid, warps, stages, max(pitches), shared)
+
+
+AHEAD_BYTES = 16 << 20
+"""What a projection asks into the second-level cache of the next one's weights."""
+
+
+def look_ahead(launches: Sequence[Launch], budget: int = AHEAD_BYTES) -> None:
+    """Tells every projection of few rows what the next one reads."""
+    few = [launch for launch in launches if isinstance(launch.args, Matvec)]
+    for launch, following in pairwise(few):
+        args, then = launch.args, following.args
+        assert isinstance(args, Matvec)
+        assert isinstance(then, Matvec)
+        sizes = [_bytes_of(then, part) for part in then.parts]
+        total = sum(sizes)
+        for ahead, part, size in zip(args.ahead, then.parts, sizes, strict=True):
+            share = size if total <= budget else budget * size // total
+            ahead.source, ahead.bytes = part.weights, size
+            ahead.each = -(-share // launch.shape.grid[0])
+
+
+def _bytes_of(args: Matvec, part: Part) -> int:
+    kind = next(kind for kind, number in NUMBERS.items() if number == part.format)
+    unit = GRID_BLOCK if kind in FLOATS else 256
+    return int(part.outputs) * -(-int(args.source.width) // unit) * group_bytes(kind)

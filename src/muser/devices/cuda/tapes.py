@@ -7,6 +7,7 @@ from functools import partial
 from muser.devices.cuda.arena import HEAD_ROWS, rows_of
 from muser.devices.cuda.card import Card, Recording
 from muser.devices.cuda.lowering import Lowering, Shared
+from muser.devices.cuda.projecting import look_ahead
 from muser.devices.cuda.rowwise import first_token
 from muser.devices.cuda.rules import logits_row, lower
 from muser.devices.cuda.stepping import StepBlock
@@ -96,6 +97,7 @@ class Tapes:
             first_token(low, logits_row(self.shared.graph.ops))
         if not low.launches:
             raise DeviceError("This graph has nothing to compute.", "Use another model.")
+        look_ahead(low.launches)
         return Part(Tape(tuple(low.launches), tuple(low.entries)), block)
 
 
