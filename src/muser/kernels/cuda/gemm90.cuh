@@ -15,7 +15,7 @@
 // leaves its totals as carry, does a whole tile, and ends with the rest of the tile whose beginning the block
 // before it did. The chain over groups stays one chain. Order of tiles: rows fastest.
 #ifdef HAS_WARPGROUPS
-constexpr int WIDE_FEEDERS = 40, WIDE_WORKERS = 232, WIDE_THREADS = 256;
+constexpr int WIDE_FEEDERS = 24, WIDE_WORKERS = 240, WIDE_THREADS = 256;
 constexpr int WIDE_MOST_STAGES = 4;
 
 struct WideGemm {
@@ -30,16 +30,16 @@ struct WideGemm {
     int parts, groups, stages, stage_bytes, gated;
 };
 
-struct WideBarriers {
-    u64 full[WIDE_MOST_STAGES], free[WIDE_MOST_STAGES];
-};
-
 // A stretch of groups of one tile.
 struct Piece {
     int tile, from, to;
 };
 struct WidePlan {
-    int groups, rounds, base, low, high;  // low, high: this block's stretch of the last tiles, in groups
+    int n, row_tiles, groups, rounds, base, low, high;  // low, high: this block's stretch of the last tiles, in groups
+};
+struct WideShared {  // after the stages
+    u64 full[WIDE_MOST_STAGES], free[WIDE_MOST_STAGES];
+    WidePlan plan;
 };
 
 INLINE int wide_tile_outputs(const WideGemm& a) { return a.gated ? 64 : 128; }
@@ -48,13 +48,14 @@ INLINE int wide_tiles_of(const WideGemm& a, int part) {
     return (a.part[part].outputs + width - 1) / width;
 }
 
-INLINE WidePlan wide_plan(const WideGemm& a, int row_tiles) {
-    int tiles = 0, grid = gridDim.x, block = blockIdx.x;
+INLINE WidePlan wide_plan(const WideGemm& a, int n) {
+    int row_tiles = (n + TILE_ROWS - 1) / TILE_ROWS, tiles = 0, grid = gridDim.x, block = blockIdx.x;
     for (int p = 0; p < (a.gated ? 1 : a.parts); p++) tiles += wide_tiles_of(a, p);
     tiles *= row_tiles;
-    if (tiles < grid) return {a.groups, block < tiles, 0, 0, 0};
+    if (tiles < grid) return {n, row_tiles, a.groups, block < tiles, 0, 0, 0};
     int rounds = tiles / grid - 1, last = (tiles - rounds * grid) * a.groups;
-    return {a.groups, rounds, rounds * grid, (int)((i64)block * last / grid), (int)((i64)(block + 1) * last / grid)};
+    int low = (int)((i64)block * last / grid), high = (int)((i64)(block + 1) * last / grid);
+    return {n, row_tiles, a.groups, rounds, rounds * grid, low, high};
 }
 
 // Piece i of this block; false when there are no more.
@@ -89,21 +90,37 @@ struct WideStage {  // which one, and the parity of its barriers
     }
 };
 
-INLINE void wide_feed(const WideGemm& a, const WidePlan& plan, u8* shared, WideBarriers& barriers, int row_tiles) {
+// Two threads feed: one the rows, one the weights.
+INLINE void wide_feed_rows(const WideGemm& a, u8* shared, WideShared& mem) {
     WideStage s = {0, 0};
     Piece piece;
-    for (int i = 0; wide_piece(plan, i, piece); i++) {
-        WideTile tile = wide_tile(a, piece.tile, row_tiles);
-        int bytes = wide_bytes(a.part[tile.part].format);
-        const Map *first = &a.map[tile.part], *second = a.gated ? &a.map[1] : first;
-        const u8* rows = a.tiles + (size_t)(tile.row / TILE_ROWS) * a.groups * TILE_K;
+#pragma unroll 1
+    for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
+        int tile = piece.tile % mem.plan.row_tiles;
+        const u8* from = a.tiles + ((size_t)tile * a.groups + piece.from) * TILE_K;
+#pragma unroll 1
+        for (int left = piece.to - piece.from; left > 0; left--, from += TILE_K, s.next(a.stages)) {
+            barrier_wait(&mem.free[s.at], s.phase ^ 1);
+            barrier_expect(&mem.full[s.at], TILE_K);
+            bulk_copy(shared + s.at * a.stage_bytes, from, TILE_K, &mem.full[s.at]);
+        }
+    }
+}
+INLINE void wide_feed_weights(const WideGemm& a, u8* shared, WideShared& mem) {
+    WideStage s = {0, 0};
+    Piece piece;
+#pragma unroll 1
+    for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
+        WideTile tile = wide_tile(a, piece.tile, mem.plan.row_tiles);
+        int bytes = wide_bytes(a.part[tile.part].format), second = a.gated ? 1 : tile.part;
+#pragma unroll 1
         for (int b = piece.from; b < piece.to; b++, s.next(a.stages)) {
-            u8 *stage = shared + s.at * a.stage_bytes, *weights = stage + TILE_K;
-            barrier_wait(&barriers.free[s.at], s.phase ^ 1);
-            barrier_expect(&barriers.full[s.at], TILE_K + 128 * bytes);
-            bulk_copy(stage, rows + (size_t)b * TILE_K, TILE_K, &barriers.full[s.at]);
-            bulk_box(weights, first, b * bytes, tile.output, &barriers.full[s.at]);
-            bulk_box(weights + 64 * bytes, second, b * bytes, tile.output + (a.gated ? 0 : 64), &barriers.full[s.at]);
+            u8* weights = shared + s.at * a.stage_bytes + TILE_K;
+            barrier_wait(&mem.free[s.at], s.phase ^ 1);
+            barrier_expect(&mem.full[s.at], 128 * bytes);
+            bulk_box(weights, &a.map[tile.part], b * bytes, tile.output, &mem.full[s.at]);
+            bulk_box(weights + 64 * bytes, &a.map[second], b * bytes, tile.output + (a.gated ? 0 : 64),
+                     &mem.full[s.at]);
         }
     }
 }
@@ -153,20 +170,29 @@ INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32
     }
 }
 
+// Where d of Q6_K stands: parts, and the first group of this lane's two rows.
+struct WideApart {
+    int part[2], at[2];
+};
+INLINE u32 wide_half(const WideGemm& a, const WideApart& apart, int i, int b) {
+    return ((const u16*)a.part[apart.part[i]].scales)[apart.at[i] + b];
+}
+
 template <typename P>
-INLINE void wide_step(float (&total)[64], const u8* stage, const u16* const (&apart)[2], int b, const WideWarp& w,
-                      bool more) {
+INLINE void wide_step(const WideGemm& a, float (&total)[64], const u8* stage, const WideApart& apart, int b,
+                      const WideWarp& w, bool more) {
     const u8* weights = stage + TILE_K;
     Rows rows = {weights + w.row[0] * P::BYTES, weights + w.row[1] * P::BYTES};
     int high[64], low[64];
     float f[64], mins[64], d[2], dmin[2];
     u32 at = shared_address(stage);
-    if (!P::MINS) d[0] = half_to_float(apart[0][b]), d[1] = half_to_float(apart[1][b]);
+    u32 both = P::MINS ? 0 : wide_half(a, apart, 0, b) | wide_half(a, apart, 1, b) << 16;
     wide_products<P>(high, low, rows, at, w);
     if (more) wide_give_turn(w.group);
     matrix_wait<0>();
 #pragma unroll
     for (int k = 0; k < 64; k++) f[k] = __int2float_rn(high[k] * 256 + low[k]);
+    if (!P::MINS) d[0] = half_to_float(both), d[1] = half_to_float(both >> 16);
     if (P::MINS) {
         u32 m[4];
 #pragma unroll
@@ -194,20 +220,16 @@ INLINE void wide_step(float (&total)[64], const u8* stage, const u16* const (&ap
 
 template <typename P>
 INLINE void wide_multiply(const WideGemm& a, float (&total)[64], const WideTile& tile, const Piece& piece,
-                          u8* shared, WideBarriers& barriers, const WideWarp& w, WideWalk& walk) {
-    const u16* apart[2] = {};
-    if (!P::MINS) {
-        int second = a.gated ? 1 : tile.part;
-        int output[2] = {tile.output + w.row[0], tile.output + w.row[1] - (a.gated ? 64 : 0)};
-        apart[0] = (const u16*)a.part[tile.part].scales + (size_t)output[0] * a.groups;
-        apart[1] = (const u16*)a.part[second].scales + (size_t)output[1] * a.groups;
-    }
+                          u8* shared, WideShared& mem, const WideWarp& w, WideWalk& walk) {
+    int second = tile.output + w.row[1] - (a.gated ? 64 : 0);
+    WideApart apart = {{tile.part, a.gated ? 1 : tile.part},
+                       {(tile.output + w.row[0]) * a.groups, second * a.groups}};
     for (int b = piece.from; b < piece.to; b++, walk.stage.next(a.stages)) {
-        barrier_wait(&barriers.full[walk.stage.at], walk.stage.phase);
+        barrier_wait(&mem.full[walk.stage.at], walk.stage.phase);
         walk.left--;
-        wide_step<P>(total, shared + walk.stage.at * a.stage_bytes, apart, b, w, walk.left > 0 || w.group == 0);
+        wide_step<P>(a, total, shared + walk.stage.at * a.stage_bytes, apart, b, w, walk.left > 0 || w.group == 0);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(&barriers.free[walk.stage.at]);
+        if (threadIdx.x % 32 == 0) barrier_arrive(&mem.free[walk.stage.at]);
     }
 }
 
@@ -271,46 +293,45 @@ INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const 
     }
 }
 
-INLINE void wide_work(const WideGemm& a, const WidePlan& plan, u8* shared, WideBarriers& barriers, int row_tiles,
-                      int n) {
+INLINE void wide_work(const WideGemm& a, u8* shared, WideShared& mem) {
     WideWarp w = wide_warp(a);
-    WideWalk walk = {{0, 0}, wide_steps(plan)};
+    WideWalk walk = {{0, 0}, wide_steps(mem.plan)};
     Piece piece;
     if (w.group == 1 && walk.left > 0) wide_give_turn(1);
-    for (int i = 0; wide_piece(plan, i, piece); i++) {
-        WideTile tile = wide_tile(a, piece.tile, row_tiles);
+    for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
+        WideTile tile = wide_tile(a, piece.tile, mem.plan.row_tiles);
         float total[64];
 #pragma unroll
         for (int k = 0; k < 64; k++) total[k] = 0.0f;
         if (piece.from > 0) wide_take(a, total);
         int format = a.part[tile.part].format;
-        if (format == 0) wide_multiply<PlanesQ4K>(a, total, tile, piece, shared, barriers, w, walk);
-        if (format == 1) wide_multiply<PlanesQ5K>(a, total, tile, piece, shared, barriers, w, walk);
-        if (format == 2) wide_multiply<PlanesQ6K>(a, total, tile, piece, shared, barriers, w, walk);
+        if (format == 0) wide_multiply<PlanesQ4K>(a, total, tile, piece, shared, mem, w, walk);
+        if (format == 1) wide_multiply<PlanesQ5K>(a, total, tile, piece, shared, mem, w, walk);
+        if (format == 2) wide_multiply<PlanesQ6K>(a, total, tile, piece, shared, mem, w, walk);
         if (piece.to < a.groups) wide_leave(a, total);
-        else if (a.gated) wide_store_gated(a, total, tile, w, n);
-        else wide_store(a, total, tile, w, n);
+        else if (a.gated) wide_store_gated(a, total, tile, w, mem.plan.n);
+        else wide_store(a, total, tile, w, mem.plan.n);
     }
 }
 
 KERNEL BOUNDS(384, 1) gemm_wide(const __grid_constant__ WideGemm a) {
     SHARED_BYTES(shared);
-    WideBarriers& barriers = *(WideBarriers*)(shared + a.stages * a.stage_bytes);
+    WideShared& mem = *(WideShared*)(shared + a.stages * a.stage_bytes);
+    next_kernel_may_start();
+    previous_kernel_done();
     if (threadIdx.x == 0) {
-        for (int s = 0; s < a.stages; s++) barrier_init(&barriers.full[s], 1), barrier_init(&barriers.free[s], 8);
+        for (int s = 0; s < a.stages; s++) barrier_init(&mem.full[s], 2), barrier_init(&mem.free[s], 8);
+        mem.plan = wide_plan(a, *a.count);
         barrier_fence();
     }
     __syncthreads();
-    next_kernel_may_start();
-    previous_kernel_done();
-    int n = *a.count, row_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
-    WidePlan plan = wide_plan(a, row_tiles);
     if (threadIdx.x >= WIDE_THREADS) {
         registers_shrink<WIDE_FEEDERS>();
-        if (threadIdx.x == WIDE_THREADS) wide_feed(a, plan, shared, barriers, row_tiles);
+        if (threadIdx.x == WIDE_THREADS) wide_feed_rows(a, shared, mem);
+        if (threadIdx.x == WIDE_THREADS + 32) wide_feed_weights(a, shared, mem);
     } else {
         registers_grow<WIDE_WORKERS>();
-        wide_work(a, plan, shared, barriers, row_tiles, n);
+        wide_work(a, shared, mem);
     }
 }
 #endif
