@@ -84,7 +84,7 @@ struct Block {
 // --- K-quants: floats once per group ---
 template <typename P>
 struct GemmK {
-    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = 1, TILE_SIZE = TILE_K, BYTES = P::BYTES;
+    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = P::MINS ? 1 : 2, TILE_SIZE = TILE_K, BYTES = P::BYTES;
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
@@ -95,63 +95,60 @@ struct GemmK {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, BYTES);
     }
 
-    // Q4_K and Q5_K: the codes themselves, times their scale after every step.
-    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+    // A half of a block. Q4_K and Q5_K: the codes themselves, times their scale after every step.
+    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
         P p;
-        p.head(rows);
 #pragma unroll
-        for (int pair = 0; pair < 4; pair++) {
-            p.load(rows, pair, w.t);
+        for (int step = 0; step < 4; step++) {
+            int pair = step / 2, s = step % 2;
+            if (s == 0) p.load(rows, half, pair, w.t);
+            u32 a[4], b[4];
+            int by[2] = {(int)p.scale_of(step, 0), (int)p.scale_of(step, 1)};
 #pragma unroll
-            for (int s = 0; s < 2; s++) {
-                u32 a[4], b[4];
-                int k = P::step(pair, s), by[2] = {(int)p.scale_of(k, 0), (int)p.scale_of(k, 1)};
+            for (int r = 0; r < 4; r++) a[r] = p.codes(pair, s, r);
 #pragma unroll
-                for (int r = 0; r < 4; r++) a[r] = p.codes(pair, s, r);
+            for (int j = 0; j < 8; j++) {
+                int c[4];
+                if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, step);
+                mma_s8_from(0, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);
 #pragma unroll
-                for (int j = 0; j < 8; j++) {
-                    int c[4];
-                    if (j % 2 == 0) load_rows(b, w, codes + k / 4 * (SIDE * 128), lane, j / 2, k % 4);
-                    mma_s8_from(0, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);
-#pragma unroll
-                    for (int i = 0; i < 4; i++) sum[j][i] += by[i / 2] * c[i];
-                }
+                for (int i = 0; i < 4; i++) sum[j][i] += by[i / 2] * c[i];
             }
         }
     }
 
-    // Q6_K, whose scales change within a step: one plane of scale·code at a time.
+    // Q6_K, whose scales change within a step: one plane of scale·code.
     template <bool LOW>
-    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
         P p;
-        p.head(rows);
 #pragma unroll
-        for (int pair = 0; pair < 4; pair++) {
-            p.load(rows, pair, w.t);
+        for (int i = 0; i < 4; i++) {
+            int pair = i / 2, s = i % 2;
+            if (s == 0) p.load(rows, half, pair, w.t);
+            u32 high[4], low[4], b[4];
 #pragma unroll
-            for (int s = 0; s < 2; s++) {
-                u32 high[4], low[4], b[4];
-                int k = P::step(pair, s);
+            for (int r = 0; r < 4; r++) p.planes(pair, s, r, high[r], low[r]);
 #pragma unroll
-                for (int r = 0; r < 4; r++) p.planes(pair, s, r, high[r], low[r]);
-#pragma unroll
-                for (int j = 0; j < 8; j++) {
-                    if (j % 2 == 0) load_rows(b, w, codes + k / 4 * (SIDE * 128), lane, j / 2, k % 4);
-                    if (LOW) mma_u8(sum[j], low, b[j % 2 * 2], b[j % 2 * 2 + 1]);
-                    if (!LOW) mma_s8(sum[j], high, b[j % 2 * 2], b[j % 2 * 2 + 1]);
-                }
+            for (int j = 0; j < 8; j++) {
+                if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, P::step(pair, s));
+                if (LOW) mma_u8(sum[j], low, b[j % 2 * 2], b[j % 2 * 2 + 1]);
+                if (!LOW) mma_s8(sum[j], high, b[j % 2 * 2], b[j % 2 * 2 + 1]);
             }
         }
     }
 
     static MEMBER void products(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+        constexpr u32 HALF = SIDE * 128;
         if constexpr (P::MINS) {
-            scaled(sum, rows, codes, w, lane);
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) scaled(sum, rows, half, codes + half * HALF, w, lane);
         } else {
-            plane<false>(sum, rows, codes, w, lane);
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) plane<false>(sum, rows, half, codes + half * HALF, w, lane);
 #pragma unroll
             for (int i = 0; i < 32; i++) sum[i / 4][i % 4] *= 256;
-            plane<true>(sum, rows, codes, w, lane);
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) plane<true>(sum, rows, half, codes + half * HALF, w, lane);
         }
     }
 

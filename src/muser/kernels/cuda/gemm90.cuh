@@ -149,15 +149,14 @@ template <typename P>
 INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32 codes, const WideWarp& w) {
     P p;
     u32 a[2][4], c[2][4];
-    p.head(rows);
-    p.load(rows, 0, w.t);
+    p.load(rows, 0, 0, w.t);
 #pragma unroll
     for (int r = 0; r < 4; r++) p.planes(0, 0, r, a[0][r], c[0][r]);
     wide_take_turn(w.group);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int k = P::step(i / 2, i % 2), next = i + 1;
-        u64 step = exchanged(codes + k / 4 * (TILE_CODES / 2) + k % 4 * 32);
+        int next = i + 1;
+        u64 step = exchanged(codes + i / 4 * (TILE_CODES / 2) + P::step(i / 2 % 2, i % 2) * 32);
         matrix_fence();
         group_s8(high, a[i % 2], step, i);
         group_u8(low, c[i % 2], step, i);
@@ -165,8 +164,8 @@ INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32
         if (next == 8) break;
         matrix_wait<1>();  // the planes of step i − 1 may be overwritten
 #pragma unroll
-        for (int r = 0; r < 4; r++) p.planes(next / 2, next % 2, r, a[next % 2][r], c[next % 2][r]);
-        if (next % 2 == 1 && next < 7) p.load(rows, next / 2 + 1, w.t);
+        for (int r = 0; r < 4; r++) p.planes(next / 2 % 2, next % 2, r, a[next % 2][r], c[next % 2][r]);
+        if (next % 2 == 1 && next < 7) p.load(rows, (next + 1) / 4, (next + 1) / 2 % 2, w.t);
     }
 }
 
