@@ -350,18 +350,32 @@ INLINE bool this_block(const ChunkGemm& a, Block& block) {
     return true;
 }
 
+// x·0 added to a zero: no number any more once an x was lost.
+INLINE float probe_of(float x, float probe) { return fma1(x, 0.0f, probe); }
+
+INLINE void report_totals(const ChunkGemm& a, const Block& block, const Totals& total, const Warp& w, int n) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        int row = block.row + i / 4 * 8 + 2 * w.t + (i & 1);
+        if (row < n && lost(total[i / 4][i % 4])) report({a.faults, block.part->entry}, row);
+    }
+}
+
 INLINE void store_totals(const ChunkGemm& a, const Block& block, const Totals& total, const Warp& w) {
-    const ChunkPart& part = *block.part;
-    int n = *a.count;
+    int n = *a.count, pitch = block.part->outputs, output = block.output + w.first + w.g;
+    int first = block.row + 2 * w.t;
+    float* out = block.part->out + (size_t)first * pitch + output;
+    float probe = 0.0f;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
+    for (int i = 0; i < 32; i++) probe = probe_of(total[i / 4][i % 4], probe);
+    if (lost(probe)) report_totals(a, block, total, w, n);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = block.row + 8 * j + 2 * w.t + (i & 1), output = block.output + w.first + w.g + i / 2 * 8;
-            if (row >= n || output >= part.outputs) continue;
-            if (lost(total[j][i])) report({a.faults, part.entry}, row);
-            part.out[(size_t)row * part.outputs + output] = z(total[j][i]);
-        }
+    for (int i = 0; i < 16; i++) {
+        const float(&pair)[4] = total[i / 2];
+        bool inside = first + i / 2 * 8 + i % 2 < n;
+        if (inside && output < pitch) out[0] = z(pair[i % 2]);
+        if (inside && output + 8 < pitch) out[8] = z(pair[i % 2 + 2]);
+        out += i % 2 ? 7 * pitch : pitch;
     }
 }
 
