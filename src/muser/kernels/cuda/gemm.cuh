@@ -288,13 +288,23 @@ struct GemmGrid {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
     }
 
+    // High or low bytes of 128 codes of this lane's two outputs, times the digits of the rows.
+    template <bool LOW>
+    static MEMBER void fragments(u32 (&a)[4][4], const u8* weights, int t) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int k = i / 4, r = i % 4;
+            uint2 x = *(const uint2*)(weights + 8 * (r & 1) * PITCH + 64 * k + 32 * (r >> 1) + 8 * t);
+            a[k][r] = __byte_perm(x.x, x.y, LOW ? 0x6420 : 0x7531);
+        }
+    }
     template <bool LOW>
     static MEMBER void products(int (&c)[8][4], const u32 (&a)[4][4], u32 codes, const Warp& w, int lane) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
+            u32 b[4];
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                u32 b[4];
                 if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, k);
                 if (LOW) mma_u8(c[j], a[k], b[j % 2 * 2], b[j % 2 * 2 + 1]);
                 if (!LOW) mma_s8(c[j], a[k], b[j % 2 * 2], b[j % 2 * 2 + 1]);
@@ -308,22 +318,19 @@ struct GemmGrid {
 
     static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
                              int lane) {
-        u32 high[4][4], low[4][4], codes = shared_address(stage);
+        u32 parts[4][4], codes = shared_address(stage);
         float step[2];
         int c[8][4] = {}, first = w.first + w.g;
+        const u8* weights = stage + WEIGHTS + first * PITCH;
 #pragma unroll
         for (int i = 0; i < 2; i++)
             step[i] = ((const float*)block.part->scales)[(size_t)(block.output + first + 8 * i) * groups + b];
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            int k = i / 4, r = i % 4, at = 64 * k + 32 * (r >> 1) + 8 * w.t;
-            uint2 x = *(const uint2*)(stage + WEIGHTS + (first + 8 * (r & 1)) * PITCH + at);
-            high[k][r] = __byte_perm(x.x, x.y, 0x7531), low[k][r] = __byte_perm(x.x, x.y, 0x6420);
-        }
-        products<false>(c, high, codes, w, lane), shift(c, 7);
-        products<false>(c, high, codes + SIDE * 128, w, lane), shift(c, 1);
-        products<true>(c, low, codes, w, lane), shift(c, 7);
-        products<true>(c, low, codes + SIDE * 128, w, lane);
+        fragments<false>(parts, weights, w.t);
+        products<false>(c, parts, codes, w, lane), shift(c, 7);
+        products<false>(c, parts, codes + SIDE * 128, w, lane), shift(c, 1);
+        fragments<true>(parts, weights, w.t);
+        products<true>(c, parts, codes, w, lane), shift(c, 7);
+        products<true>(c, parts, codes + SIDE * 128, w, lane);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float2 s = ((const float2*)(stage + STEPS))[4 * j + w.t];
