@@ -176,6 +176,7 @@ def wide(chunk, kinds, weights, outputs, processors, gated=0):
     flags = device(np.zeros(processors, np.uint32))
     argument.carry, argument.flags = carry.ctypes.data, flags.ctypes.data
     shared = argument.stages * argument.stage_bytes + 1024
-    chunk.shim.launch("gemm_wide", processors, 384, bytes(argument), shared=shared, seed=chunk.seed)
+    name = "gemm_gated" if gated else "gemm_wide"
+    chunk.shim.launch(name, processors, 384, bytes(argument), shared=shared, seed=chunk.seed)
     assert not flags.any()
     return outs

@@ -3,12 +3,8 @@
 A line: architecture, the text, and what has to be included before it (after `muser.cuh`).
 """
 
-LISTED: tuple[tuple[str, str, tuple[str, ...]], ...] = tuple(
-    (architecture, text, before)
-    for architecture in ("sm_80", "sm_90")
-    for text, before in (
-        ("place.cuh", ("blocks.cuh",)),
-        ("quantise.cuh", ("blocks.cuh",)),
-        ("matvec.cuh", ("blocks.cuh", "quantise.cuh")),
-    )
+LISTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("sm_80", "tiles.cuh", ()),
+    ("sm_80", "gemm.cuh", ("tiles.cuh",)),
+    ("sm_90a", "gemm90.cuh", ("tiles.cuh", "gemm.cuh")),
 )

@@ -84,7 +84,7 @@ struct Block {
 // --- K-quants: floats once per group ---
 template <typename P>
 struct GemmK {
-    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = 1, TILE_SIZE = TILE_K, BYTES = P::BYTES;
+    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = P::MINS ? 1 : 2, TILE_SIZE = TILE_K, BYTES = P::BYTES;
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
@@ -95,63 +95,60 @@ struct GemmK {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, BYTES);
     }
 
-    // Q4_K and Q5_K: the codes themselves, times their scale after every step.
-    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+    // A half of a block. Q4_K and Q5_K: the codes themselves, times their scale after every step.
+    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
         P p;
-        p.head(rows);
 #pragma unroll
-        for (int pair = 0; pair < 4; pair++) {
-            p.load(rows, pair, w.t);
+        for (int step = 0; step < 4; step++) {
+            int pair = step / 2, s = step % 2;
+            if (s == 0) p.load(rows, half, pair, w.t);
+            u32 a[4], b[4];
+            int by[2] = {(int)p.scale_of(step, 0), (int)p.scale_of(step, 1)};
 #pragma unroll
-            for (int s = 0; s < 2; s++) {
-                u32 a[4], b[4];
-                int k = P::step(pair, s), by[2] = {(int)p.scale_of(k, 0), (int)p.scale_of(k, 1)};
+            for (int r = 0; r < 4; r++) a[r] = p.codes(pair, s, r);
 #pragma unroll
-                for (int r = 0; r < 4; r++) a[r] = p.codes(pair, s, r);
+            for (int j = 0; j < 8; j++) {
+                int c[4];
+                if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, step);
+                mma_s8_from(0, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);
 #pragma unroll
-                for (int j = 0; j < 8; j++) {
-                    int c[4];
-                    if (j % 2 == 0) load_rows(b, w, codes + k / 4 * (SIDE * 128), lane, j / 2, k % 4);
-                    mma_s8_from(0, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);
-#pragma unroll
-                    for (int i = 0; i < 4; i++) sum[j][i] += by[i / 2] * c[i];
-                }
+                for (int i = 0; i < 4; i++) sum[j][i] += by[i / 2] * c[i];
             }
         }
     }
 
-    // Q6_K, whose scales change within a step: one plane of scale·code at a time.
+    // Q6_K, whose scales change within a step: one plane of scale·code.
     template <bool LOW>
-    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
         P p;
-        p.head(rows);
 #pragma unroll
-        for (int pair = 0; pair < 4; pair++) {
-            p.load(rows, pair, w.t);
+        for (int i = 0; i < 4; i++) {
+            int pair = i / 2, s = i % 2;
+            if (s == 0) p.load(rows, half, pair, w.t);
+            u32 high[4], low[4], b[4];
 #pragma unroll
-            for (int s = 0; s < 2; s++) {
-                u32 high[4], low[4], b[4];
-                int k = P::step(pair, s);
+            for (int r = 0; r < 4; r++) p.planes(pair, s, r, high[r], low[r]);
 #pragma unroll
-                for (int r = 0; r < 4; r++) p.planes(pair, s, r, high[r], low[r]);
-#pragma unroll
-                for (int j = 0; j < 8; j++) {
-                    if (j % 2 == 0) load_rows(b, w, codes + k / 4 * (SIDE * 128), lane, j / 2, k % 4);
-                    if (LOW) mma_u8(sum[j], low, b[j % 2 * 2], b[j % 2 * 2 + 1]);
-                    if (!LOW) mma_s8(sum[j], high, b[j % 2 * 2], b[j % 2 * 2 + 1]);
-                }
+            for (int j = 0; j < 8; j++) {
+                if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, P::step(pair, s));
+                if (LOW) mma_u8(sum[j], low, b[j % 2 * 2], b[j % 2 * 2 + 1]);
+                if (!LOW) mma_s8(sum[j], high, b[j % 2 * 2], b[j % 2 * 2 + 1]);
             }
         }
     }
 
     static MEMBER void products(int (&sum)[8][4], const Rows& rows, u32 codes, const Warp& w, int lane) {
+        constexpr u32 HALF = SIDE * 128;
         if constexpr (P::MINS) {
-            scaled(sum, rows, codes, w, lane);
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) scaled(sum, rows, half, codes + half * HALF, w, lane);
         } else {
-            plane<false>(sum, rows, codes, w, lane);
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) plane<false>(sum, rows, half, codes + half * HALF, w, lane);
 #pragma unroll
             for (int i = 0; i < 32; i++) sum[i / 4][i % 4] *= 256;
-            plane<true>(sum, rows, codes, w, lane);
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) plane<true>(sum, rows, half, codes + half * HALF, w, lane);
         }
     }
 
@@ -291,13 +288,23 @@ struct GemmGrid {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
     }
 
+    // High or low bytes of 128 codes of this lane's two outputs, times the digits of the rows.
+    template <bool LOW>
+    static MEMBER void fragments(u32 (&a)[4][4], const u8* weights, int t) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int k = i / 4, r = i % 4;
+            uint2 x = *(const uint2*)(weights + 8 * (r & 1) * PITCH + 64 * k + 32 * (r >> 1) + 8 * t);
+            a[k][r] = __byte_perm(x.x, x.y, LOW ? 0x6420 : 0x7531);
+        }
+    }
     template <bool LOW>
     static MEMBER void products(int (&c)[8][4], const u32 (&a)[4][4], u32 codes, const Warp& w, int lane) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
+            u32 b[4];
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                u32 b[4];
                 if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, k);
                 if (LOW) mma_u8(c[j], a[k], b[j % 2 * 2], b[j % 2 * 2 + 1]);
                 if (!LOW) mma_s8(c[j], a[k], b[j % 2 * 2], b[j % 2 * 2 + 1]);
@@ -311,22 +318,19 @@ struct GemmGrid {
 
     static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
                              int lane) {
-        u32 high[4][4], low[4][4], codes = shared_address(stage);
+        u32 parts[4][4], codes = shared_address(stage);
         float step[2];
         int c[8][4] = {}, first = w.first + w.g;
+        const u8* weights = stage + WEIGHTS + first * PITCH;
 #pragma unroll
         for (int i = 0; i < 2; i++)
             step[i] = ((const float*)block.part->scales)[(size_t)(block.output + first + 8 * i) * groups + b];
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            int k = i / 4, r = i % 4, at = 64 * k + 32 * (r >> 1) + 8 * w.t;
-            uint2 x = *(const uint2*)(stage + WEIGHTS + (first + 8 * (r & 1)) * PITCH + at);
-            high[k][r] = __byte_perm(x.x, x.y, 0x7531), low[k][r] = __byte_perm(x.x, x.y, 0x6420);
-        }
-        products<false>(c, high, codes, w, lane), shift(c, 7);
-        products<false>(c, high, codes + SIDE * 128, w, lane), shift(c, 1);
-        products<true>(c, low, codes, w, lane), shift(c, 7);
-        products<true>(c, low, codes + SIDE * 128, w, lane);
+        fragments<false>(parts, weights, w.t);
+        products<false>(c, parts, codes, w, lane), shift(c, 7);
+        products<false>(c, parts, codes + SIDE * 128, w, lane), shift(c, 1);
+        fragments<true>(parts, weights, w.t);
+        products<true>(c, parts, codes, w, lane), shift(c, 7);
+        products<true>(c, parts, codes + SIDE * 128, w, lane);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float2 s = ((const float2*)(stage + STEPS))[4 * j + w.t];
@@ -353,18 +357,32 @@ INLINE bool this_block(const ChunkGemm& a, Block& block) {
     return true;
 }
 
+// x·0 added to a zero: no number any more once an x was lost.
+INLINE float probe_of(float x, float probe) { return fma1(x, 0.0f, probe); }
+
+INLINE void report_totals(const ChunkGemm& a, const Block& block, const Totals& total, const Warp& w, int n) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        int row = block.row + i / 4 * 8 + 2 * w.t + (i & 1);
+        if (row < n && lost(total[i / 4][i % 4])) report({a.faults, block.part->entry}, row);
+    }
+}
+
 INLINE void store_totals(const ChunkGemm& a, const Block& block, const Totals& total, const Warp& w) {
-    const ChunkPart& part = *block.part;
-    int n = *a.count;
+    int n = *a.count, pitch = block.part->outputs, output = block.output + w.first + w.g;
+    int first = block.row + 2 * w.t;
+    float* out = block.part->out + (size_t)first * pitch + output;
+    float probe = 0.0f;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
+    for (int i = 0; i < 32; i++) probe = probe_of(total[i / 4][i % 4], probe);
+    if (lost(probe)) report_totals(a, block, total, w, n);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = block.row + 8 * j + 2 * w.t + (i & 1), output = block.output + w.first + w.g + i / 2 * 8;
-            if (row >= n || output >= part.outputs) continue;
-            if (lost(total[j][i])) report({a.faults, part.entry}, row);
-            part.out[(size_t)row * part.outputs + output] = z(total[j][i]);
-        }
+    for (int i = 0; i < 16; i++) {
+        const float(&pair)[4] = total[i / 2];
+        bool inside = first + i / 2 * 8 + i % 2 < n;
+        if (inside && output < pitch) out[0] = z(pair[i % 2]);
+        if (inside && output + 8 < pitch) out[8] = z(pair[i % 2 + 2]);
+        out += i % 2 ? 7 * pitch : pitch;
     }
 }
 

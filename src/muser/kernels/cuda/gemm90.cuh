@@ -1,21 +1,25 @@
 // Projections of the chunk bucket by K-quants on sm_90a: warpgroup matrix units of 8 bits, weights unpacked
 // into registers as two planes (planes.cuh), bulk copies several stages deep.
 //
-//   gemm_wide  grid: the number of multiprocessors (never more than fit at once: blocks wait for each other),
-//     block 384, shared stages · stage_bytes + 1,024; reads quantise_tiles_k's tiles.
-//     Up to four weights that read the same rows, formats mixed: out of each; or (gated 1 silu, 2 gelu) two of
-//     one format and size: part[0].out = act(part 0) · part 1.
+//   gemm_wide   out = rows · weight, of up to four weights that read the same rows, formats mixed
+//   gemm_gated  part[0].out = act(rows · part 0) · (rows · part 1): one format and size, gated 1 silu, 2 gelu;
+//               faults of part 0 and 1 under their entries, of the product under `entry`
+//     both: grid the number of multiprocessors (never more than fit at once: blocks wait for each other),
+//     block 384, shared stages · stage_bytes + 1,024; read quantise_tiles_k's tiles; rows beyond *count stay.
 //     stage_bytes = round_up(37,376 + 128 · B, 1,024), B = 144, 176, 208 (the largest of the parts):
 //       56,320  60,416  64,512; stages: 4 for 56,320, else 3 (232,448 bytes at most)
-//     map[i]: weights of part i as u8 [outputs padded to 128][groups · B], boxes of 64 rows × B bytes, no exchange
-//     carry: f32 [grid][64][256]; flags: u32 [grid], zeros before the first launch, zeros again after each.
+//     map[i]: weights of part i as u8 [outputs padded to 128][groups · B], boxes of 64 rows × B bytes, no
+//       exchange; a box x starts at byte group · B
+//     carry: f32 [grid][64][256]; flags: u32 [grid], zeros before the first launch, zeros again after each;
+//       launches that may run at once need their own
 //
-// A tile is 128 outputs × 128 rows; a warpgroup does 64 outputs. Blocks take whole tiles in turn; the last
-// one to two tiles a block are cut so that all end together: a block does the beginning of a tile (early),
-// leaves its totals as carry, does a whole tile, and ends with the rest of the tile whose beginning the block
-// before it did. The chain over groups stays one chain. Order of tiles: rows fastest.
+// A tile is 128 outputs × 128 rows, of which a warpgroup does 64 outputs; gated 64 of each weight, a lane's two
+// rows of weights being gate and other of one output. Blocks take whole tiles in turn; the last one to two tiles
+// a block are cut so that all end together: a block does the beginning of a tile, leaves its totals as carry,
+// does a whole tile, and ends with the rest of the tile whose beginning the block before it did. The chain over
+// groups stays one chain. Order of tiles: rows fastest, so that weights are read once.
 #ifdef HAS_WARPGROUPS
-constexpr int WIDE_FEEDERS = 40, WIDE_WORKERS = 232, WIDE_THREADS = 256;
+constexpr int WIDE_FEEDERS = 24, WIDE_WORKERS = 240, WIDE_THREADS = 256;
 constexpr int WIDE_MOST_STAGES = 4;
 
 struct WideGemm {
@@ -30,31 +34,35 @@ struct WideGemm {
     int parts, groups, stages, stage_bytes, gated;
 };
 
-struct WideBarriers {
-    u64 full[WIDE_MOST_STAGES], free[WIDE_MOST_STAGES];
-};
-
 // A stretch of groups of one tile.
 struct Piece {
     int tile, from, to;
 };
 struct WidePlan {
-    int groups, rounds, base, low, high;  // low, high: this block's stretch of the last tiles, in groups
+    int n, row_tiles, groups, rounds, base, low, high;  // low, high: this block's stretch of the last tiles, in groups
+};
+struct WideShared {  // after the stages
+    u64 full[WIDE_MOST_STAGES], free[WIDE_MOST_STAGES];  // two feeders, eight warps arrive
+    WidePlan plan;
 };
 
-INLINE int wide_tile_outputs(const WideGemm& a) { return a.gated ? 64 : 128; }
+template <bool GATED>
+constexpr int WIDE_OUTPUTS = GATED ? 64 : 128;  // of a tile; gated: as many of the gate and of the other
+
+template <bool GATED>
 INLINE int wide_tiles_of(const WideGemm& a, int part) {
-    int width = wide_tile_outputs(a);
-    return (a.part[part].outputs + width - 1) / width;
+    return (a.part[part].outputs + WIDE_OUTPUTS<GATED> - 1) / WIDE_OUTPUTS<GATED>;
 }
 
-INLINE WidePlan wide_plan(const WideGemm& a, int row_tiles) {
-    int tiles = 0, grid = gridDim.x, block = blockIdx.x;
-    for (int p = 0; p < (a.gated ? 1 : a.parts); p++) tiles += wide_tiles_of(a, p);
+template <bool GATED>
+INLINE WidePlan wide_plan(const WideGemm& a, int n) {
+    int row_tiles = (n + TILE_ROWS - 1) / TILE_ROWS, tiles = 0, grid = gridDim.x, block = blockIdx.x;
+    for (int p = 0; p < (GATED ? 1 : a.parts); p++) tiles += wide_tiles_of<GATED>(a, p);
     tiles *= row_tiles;
-    if (tiles < grid) return {a.groups, block < tiles, 0, 0, 0};
+    if (tiles < grid) return {n, row_tiles, a.groups, block < tiles, 0, 0, 0};
     int rounds = tiles / grid - 1, last = (tiles - rounds * grid) * a.groups;
-    return {a.groups, rounds, rounds * grid, (int)((i64)block * last / grid), (int)((i64)(block + 1) * last / grid)};
+    int low = (int)((i64)block * last / grid), high = (int)((i64)(block + 1) * last / grid);
+    return {n, row_tiles, a.groups, rounds, rounds * grid, low, high};
 }
 
 // Piece i of this block; false when there are no more.
@@ -70,15 +78,14 @@ INLINE bool wide_piece(const WidePlan& p, int i, Piece& piece) {
     return false;
 }
 
-INLINE int wide_steps(const WidePlan& p) { return p.rounds * p.groups + p.high - p.low; }
-
 struct WideTile {
     int part, output, row;  // the first ones
 };
+template <bool GATED>
 INLINE WideTile wide_tile(const WideGemm& a, int tile, int row_tiles) {
     int y = tile / row_tiles, p = 0;
-    while (!a.gated && y >= wide_tiles_of(a, p)) y -= wide_tiles_of(a, p++);
-    return {p, y * wide_tile_outputs(a), tile % row_tiles * TILE_ROWS};
+    while (!GATED && y >= wide_tiles_of<GATED>(a, p)) y -= wide_tiles_of<GATED>(a, p++);
+    return {p, y * WIDE_OUTPUTS<GATED>, tile % row_tiles * TILE_ROWS};
 }
 INLINE int wide_bytes(int format) { return 144 + 32 * format; }
 
@@ -89,21 +96,38 @@ struct WideStage {  // which one, and the parity of its barriers
     }
 };
 
-INLINE void wide_feed(const WideGemm& a, const WidePlan& plan, u8* shared, WideBarriers& barriers, int row_tiles) {
+// Two threads feed: one the rows, one the weights.
+INLINE void wide_feed_rows(const WideGemm& a, u8* shared, WideShared& mem) {
     WideStage s = {0, 0};
     Piece piece;
-    for (int i = 0; wide_piece(plan, i, piece); i++) {
-        WideTile tile = wide_tile(a, piece.tile, row_tiles);
-        int bytes = wide_bytes(a.part[tile.part].format);
-        const Map *first = &a.map[tile.part], *second = a.gated ? &a.map[1] : first;
-        const u8* rows = a.tiles + (size_t)(tile.row / TILE_ROWS) * a.groups * TILE_K;
+#pragma unroll 1
+    for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
+        int tile = piece.tile % mem.plan.row_tiles;
+        const u8* from = a.tiles + ((size_t)tile * a.groups + piece.from) * TILE_K;
+#pragma unroll 1
+        for (int left = piece.to - piece.from; left > 0; left--, from += TILE_K, s.next(a.stages)) {
+            barrier_wait(&mem.free[s.at], s.phase ^ 1);
+            barrier_expect(&mem.full[s.at], TILE_K);
+            bulk_copy(shared + s.at * a.stage_bytes, from, TILE_K, &mem.full[s.at]);
+        }
+    }
+}
+template <bool GATED>
+INLINE void wide_feed_weights(const WideGemm& a, u8* shared, WideShared& mem) {
+    WideStage s = {0, 0};
+    Piece piece;
+#pragma unroll 1
+    for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
+        WideTile tile = wide_tile<GATED>(a, piece.tile, mem.plan.row_tiles);
+        int bytes = wide_bytes(a.part[tile.part].format), second = GATED ? 1 : tile.part;
+#pragma unroll 1
         for (int b = piece.from; b < piece.to; b++, s.next(a.stages)) {
-            u8 *stage = shared + s.at * a.stage_bytes, *weights = stage + TILE_K;
-            barrier_wait(&barriers.free[s.at], s.phase ^ 1);
-            barrier_expect(&barriers.full[s.at], TILE_K + 128 * bytes);
-            bulk_copy(stage, rows + (size_t)b * TILE_K, TILE_K, &barriers.full[s.at]);
-            bulk_box(weights, first, b * bytes, tile.output, &barriers.full[s.at]);
-            bulk_box(weights + 64 * bytes, second, b * bytes, tile.output + (a.gated ? 0 : 64), &barriers.full[s.at]);
+            u8* weights = shared + s.at * a.stage_bytes + TILE_K;
+            barrier_wait(&mem.free[s.at], s.phase ^ 1);
+            barrier_expect(&mem.full[s.at], 128 * bytes);
+            bulk_box(weights, &a.map[tile.part], b * bytes, tile.output, &mem.full[s.at]);
+            bulk_box(weights + 64 * bytes, &a.map[second], b * bytes, tile.output + (GATED ? 0 : 64),
+                     &mem.full[s.at]);
         }
     }
 }
@@ -112,16 +136,12 @@ INLINE void wide_feed(const WideGemm& a, const WidePlan& plan, u8* shared, WideB
 struct WideWarp {
     int group, g, t, row[2];
 };
-INLINE WideWarp wide_warp(const WideGemm& a) {
+template <bool GATED>
+INLINE WideWarp wide_warp() {
     int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4;
-    int first = a.gated ? group * 32 + warp * 8 + g : group * 64 + warp * 16 + g;
-    return {group, g, (int)(threadIdx.x % 4), {first, first + (a.gated ? 64 : 8)}};
+    int first = GATED ? group * 32 + warp * 8 + g : group * 64 + warp * 16 + g;
+    return {group, g, (int)(threadIdx.x % 4), {first, first + (GATED ? 64 : 8)}};
 }
-
-struct WideWalk {  // what goes on from step to step
-    WideStage stage;
-    int left;  // steps of this block still to do
-};
 
 // Warpgroups take turns at the matrix units: one multiplies while the other works on floats.
 INLINE void wide_take_turn(int group) { named_sync(1 + group, WIDE_THREADS); }
@@ -132,15 +152,14 @@ template <typename P>
 INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32 codes, const WideWarp& w) {
     P p;
     u32 a[2][4], c[2][4];
-    p.head(rows);
-    p.load(rows, 0, w.t);
+    p.load(rows, 0, 0, w.t);
 #pragma unroll
     for (int r = 0; r < 4; r++) p.planes(0, 0, r, a[0][r], c[0][r]);
     wide_take_turn(w.group);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int k = P::step(i / 2, i % 2), next = i + 1;
-        u64 step = exchanged(codes + k / 4 * (TILE_CODES / 2) + k % 4 * 32);
+        int next = i + 1;
+        u64 step = exchanged(codes + i / 4 * (TILE_CODES / 2) + P::step(i / 2 % 2, i % 2) * 32);
         matrix_fence();
         group_s8(high, a[i % 2], step, i);
         group_u8(low, c[i % 2], step, i);
@@ -148,25 +167,34 @@ INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32
         if (next == 8) break;
         matrix_wait<1>();  // the planes of step i − 1 may be overwritten
 #pragma unroll
-        for (int r = 0; r < 4; r++) p.planes(next / 2, next % 2, r, a[next % 2][r], c[next % 2][r]);
-        if (next % 2 == 1 && next < 7) p.load(rows, next / 2 + 1, w.t);
+        for (int r = 0; r < 4; r++) p.planes(next / 2 % 2, next % 2, r, a[next % 2][r], c[next % 2][r]);
+        if (next % 2 == 1 && next < 7) p.load(rows, (next + 1) / 4, (next + 1) / 2 % 2, w.t);
     }
 }
 
+// Where d of Q6_K stands: parts, and the first group of this lane's two rows.
+struct WideApart {
+    int part[2], at[2];
+};
+INLINE u32 wide_half(const WideGemm& a, const WideApart& apart, int i, int b) {
+    return ((const u16*)a.part[apart.part[i]].scales)[apart.at[i] + b];
+}
+
 template <typename P>
-INLINE void wide_step(float (&total)[64], const u8* stage, const u16* const (&apart)[2], int b, const WideWarp& w,
-                      bool more) {
+INLINE void wide_step(const WideGemm& a, float (&total)[64], const u8* stage, const WideApart& apart, int b,
+                      const WideWarp& w) {
     const u8* weights = stage + TILE_K;
     Rows rows = {weights + w.row[0] * P::BYTES, weights + w.row[1] * P::BYTES};
     int high[64], low[64];
     float f[64], mins[64], d[2], dmin[2];
     u32 at = shared_address(stage);
-    if (!P::MINS) d[0] = half_to_float(apart[0][b]), d[1] = half_to_float(apart[1][b]);
+    u32 both = P::MINS ? 0 : wide_half(a, apart, 0, b) | wide_half(a, apart, 1, b) << 16;
     wide_products<P>(high, low, rows, at, w);
-    if (more) wide_give_turn(w.group);
+    wide_give_turn(w.group);
     matrix_wait<0>();
 #pragma unroll
     for (int k = 0; k < 64; k++) f[k] = __int2float_rn(high[k] * 256 + low[k]);
+    if (!P::MINS) d[0] = half_to_float(both), d[1] = half_to_float(both >> 16);
     if (P::MINS) {
         u32 m[4];
 #pragma unroll
@@ -192,22 +220,17 @@ INLINE void wide_step(float (&total)[64], const u8* stage, const u16* const (&ap
     }
 }
 
-template <typename P>
+template <typename P, bool GATED>
 INLINE void wide_multiply(const WideGemm& a, float (&total)[64], const WideTile& tile, const Piece& piece,
-                          u8* shared, WideBarriers& barriers, const WideWarp& w, WideWalk& walk) {
-    const u16* apart[2] = {};
-    if (!P::MINS) {
-        int second = a.gated ? 1 : tile.part;
-        int output[2] = {tile.output + w.row[0], tile.output + w.row[1] - (a.gated ? 64 : 0)};
-        apart[0] = (const u16*)a.part[tile.part].scales + (size_t)output[0] * a.groups;
-        apart[1] = (const u16*)a.part[second].scales + (size_t)output[1] * a.groups;
-    }
-    for (int b = piece.from; b < piece.to; b++, walk.stage.next(a.stages)) {
-        barrier_wait(&barriers.full[walk.stage.at], walk.stage.phase);
-        walk.left--;
-        wide_step<P>(total, shared + walk.stage.at * a.stage_bytes, apart, b, w, walk.left > 0 || w.group == 0);
+                          u8* shared, WideShared& mem, const WideWarp& w, WideStage& s) {
+    int second = tile.output + w.row[1] - (GATED ? 64 : 0);
+    WideApart apart = {{tile.part, GATED ? 1 : tile.part},
+                       {(tile.output + w.row[0]) * a.groups, second * a.groups}};
+    for (int b = piece.from; b < piece.to; b++, s.next(a.stages)) {
+        barrier_wait(&mem.full[s.at], s.phase);
+        wide_step<P>(a, total, shared + s.at * a.stage_bytes, apart, b, w);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(&barriers.free[walk.stage.at]);
+        if (threadIdx.x % 32 == 0) barrier_arrive(&mem.free[s.at]);
     }
 }
 
@@ -230,18 +253,27 @@ INLINE void wide_take(const WideGemm& a, float (&total)[64]) {
     for (int k = 0; k < 64; k++) total[k] = from[k * WIDE_THREADS];
 }
 
-INLINE void wide_fault(const WideGemm& a, float x, u64 entry, int row) {
-    if (lost(x)) report({a.faults, entry}, row);
-}
-
-INLINE void wide_store(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
-    const ChunkPart& part = a.part[tile.part];
+template <bool GATED>
+INLINE void wide_report(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
 #pragma unroll
     for (int k = 0; k < 64; k++) {
-        int row = tile.row + k / 4 * 8 + 2 * w.t + (k & 1), output = tile.output + w.row[0] + (k & 2) * 4;
-        if (row >= n || output >= part.outputs) continue;
-        wide_fault(a, total[k], part.entry, row);
-        part.out[(size_t)row * part.outputs + output] = z(total[k]);
+        int row = tile.row + k / 4 * 8 + 2 * w.t + (k & 1), part = GATED ? k >> 1 & 1 : tile.part;
+        if (row < n && lost(total[k])) report({a.faults, a.part[part].entry}, row);
+    }
+}
+
+// Accumulators k and k + 2 of a lane stand in one row; its rows are first, first + 1, first + 8, first + 9, …
+INLINE void wide_store(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
+    const ChunkPart& part = a.part[tile.part];
+    int first = tile.row + 2 * w.t, left = part.outputs - tile.output - w.row[0];
+    float* out = part.out + (size_t)first * part.outputs + tile.output + w.row[0];
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        int k = i / 2 * 4 + i % 2;
+        bool inside = first + i / 2 * 8 + i % 2 < n;
+        if (inside && left > 0) out[0] = z(total[k]);
+        if (inside && left > 8) out[8] = z(total[k + 2]);
+        out += i % 2 ? 7 * part.outputs : part.outputs;
     }
 }
 
@@ -256,61 +288,88 @@ INLINE float wide_act(int kind, float x) {
 INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w,
                              int n) {
     const ChunkPart& part = a.part[0];
-    int output = tile.output + w.row[0];
+    int first = tile.row + 2 * w.t;
+    bool inside = tile.output + w.row[0] < part.outputs;
+    float* out = part.out + (size_t)first * part.outputs + tile.output + w.row[0];
+    u32 lost_rows = 0;
 #pragma unroll
     for (int i = 0; i < 32; i++) {
-        int k = i / 2 * 4 + i % 2, row = tile.row + i / 2 * 8 + 2 * w.t + i % 2;
-        if (row >= n || output >= part.outputs) continue;
-        float gate = z(total[k]), up = z(total[k + 2]), product = mul1(wide_act(a.gated, gate), up);
-        if (lost(gate) || lost(up) || lost(product)) {
-            wide_fault(a, gate, part.entry, row);
-            wide_fault(a, up, a.part[1].entry, row);
-            wide_fault(a, product, a.entry, row);
-        }
-        part.out[(size_t)row * part.outputs + output] = z(product);
+        int k = i / 2 * 4 + i % 2;
+        float product = mul1(wide_act(a.gated, z(total[k])), z(total[k + 2]));
+        if (lost(product)) lost_rows |= 1u << i;
+        if (inside && first + i / 2 * 8 + i % 2 < n) *out = z(product);
+        out += i % 2 ? 7 * part.outputs : part.outputs;
     }
+    for (int i = 0; lost_rows != 0; i++, lost_rows >>= 1)
+        if ((lost_rows & 1) != 0 && first + i / 2 * 8 + i % 2 < n)
+            report({a.faults, a.entry}, first + i / 2 * 8 + i % 2);
 }
 
-INLINE void wide_work(const WideGemm& a, const WidePlan& plan, u8* shared, WideBarriers& barriers, int row_tiles,
-                      int n) {
-    WideWarp w = wide_warp(a);
-    WideWalk walk = {{0, 0}, wide_steps(plan)};
+template <bool GATED>
+INLINE void wide_finish(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
+    float probe = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 64; k++) probe = probe_of(total[k], probe);
+    if (lost(probe)) wide_report<GATED>(a, total, tile, w, n);
+    if (GATED) wide_store_gated(a, total, tile, w, n);
+    else wide_store(a, total, tile, w, n);
+}
+
+template <bool GATED>
+INLINE void wide_multiply_any(const WideGemm& a, float (&total)[64], const Piece& piece, u8* shared, WideShared& mem,
+                              const WideWarp& w, WideStage& s) {
+    WideTile tile = wide_tile<GATED>(a, piece.tile, mem.plan.row_tiles);
+    int format = a.part[tile.part].format;
+    if (format == 0) wide_multiply<PlanesQ4K, GATED>(a, total, tile, piece, shared, mem, w, s);
+    if (format == 1) wide_multiply<PlanesQ5K, GATED>(a, total, tile, piece, shared, mem, w, s);
+    if (format == 2) wide_multiply<PlanesQ6K, GATED>(a, total, tile, piece, shared, mem, w, s);
+}
+
+template <bool GATED>
+INLINE void wide_work(const WideGemm& a, u8* shared, WideShared& mem) {
+    WideWarp w = wide_warp<GATED>();
+    WideStage s = {0, 0};
     Piece piece;
-    if (w.group == 1 && walk.left > 0) wide_give_turn(1);
-    for (int i = 0; wide_piece(plan, i, piece); i++) {
-        WideTile tile = wide_tile(a, piece.tile, row_tiles);
+    if (w.group == 1) wide_give_turn(1);  // the first one; that of the last step is taken by nobody
+#pragma unroll 1
+    for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
         float total[64];
 #pragma unroll
         for (int k = 0; k < 64; k++) total[k] = 0.0f;
         if (piece.from > 0) wide_take(a, total);
-        int format = a.part[tile.part].format;
-        if (format == 0) wide_multiply<PlanesQ4K>(a, total, tile, piece, shared, barriers, w, walk);
-        if (format == 1) wide_multiply<PlanesQ5K>(a, total, tile, piece, shared, barriers, w, walk);
-        if (format == 2) wide_multiply<PlanesQ6K>(a, total, tile, piece, shared, barriers, w, walk);
+        wide_multiply_any<GATED>(a, total, piece, shared, mem, w, s);
         if (piece.to < a.groups) wide_leave(a, total);
-        else if (a.gated) wide_store_gated(a, total, tile, w, n);
-        else wide_store(a, total, tile, w, n);
+        else wide_finish<GATED>(a, total, wide_tile<GATED>(a, piece.tile, mem.plan.row_tiles), w, mem.plan.n);
+    }
+}
+
+template <bool GATED>
+INLINE void wide_block(const WideGemm& a, u8* shared) {
+    WideShared& mem = *(WideShared*)(shared + a.stages * a.stage_bytes);
+    next_kernel_may_start();
+    previous_kernel_done();
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < a.stages; s++) barrier_init(&mem.full[s], 2), barrier_init(&mem.free[s], 8);
+        mem.plan = wide_plan<GATED>(a, *a.count);
+        barrier_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= WIDE_THREADS) {
+        registers_shrink<WIDE_FEEDERS>();
+        if (threadIdx.x == WIDE_THREADS) wide_feed_rows(a, shared, mem);
+        if (threadIdx.x == WIDE_THREADS + 32) wide_feed_weights<GATED>(a, shared, mem);
+    } else {
+        registers_grow<WIDE_WORKERS>();
+        wide_work<GATED>(a, shared, mem);
     }
 }
 
 KERNEL BOUNDS(384, 1) gemm_wide(const __grid_constant__ WideGemm a) {
     SHARED_BYTES(shared);
-    WideBarriers& barriers = *(WideBarriers*)(shared + a.stages * a.stage_bytes);
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < a.stages; s++) barrier_init(&barriers.full[s], 1), barrier_init(&barriers.free[s], 8);
-        barrier_fence();
-    }
-    __syncthreads();
-    next_kernel_may_start();
-    previous_kernel_done();
-    int n = *a.count, row_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
-    WidePlan plan = wide_plan(a, row_tiles);
-    if (threadIdx.x >= WIDE_THREADS) {
-        registers_shrink<WIDE_FEEDERS>();
-        if (threadIdx.x == WIDE_THREADS) wide_feed(a, plan, shared, barriers, row_tiles);
-    } else {
-        registers_grow<WIDE_WORKERS>();
-        wide_work(a, plan, shared, barriers, row_tiles, n);
-    }
+    wide_block<false>(a, shared);
+}
+KERNEL BOUNDS(384, 1) gemm_gated(const __grid_constant__ WideGemm a) {
+    SHARED_BYTES(shared);
+    wide_block<true>(a, shared);
 }
 #endif

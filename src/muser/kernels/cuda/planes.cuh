@@ -3,8 +3,9 @@
 //   largest p: Q4_K 63·15 = 945, Q5_K 63·31 = 1,953, Q6_K |p| <= 128·32 = 4,096
 //   largest sums of 256: low 255·127·256 = 8.3 M, high 16·127·256
 //
-// A step is 32 elements. Register r of a fragment holds row r & 1 of this lane's two rows and elements
-// 16·(r >> 1) + 4t … + 3 of the step, t = lane % 4. Steps come in pairs that share words of codes.
+// A step is 32 elements, four make a half of a block. Register r of a fragment holds row r & 1 of this lane's
+// two rows and elements 16·(r >> 1) + 4t … + 3 of the step, t = lane % 4. The steps of a half come in two pairs
+// that share words of codes: load(pair 0), its two steps, load(pair 1), its two.
 // Blocks: muser.formats.blocks_k, but Q6_K is 16 scales, 128 ql, 64 qh, its d stands apart.
 #define MEMBER __device__ __forceinline__
 typedef const u8* Rows[2];  // the blocks of this lane's two rows
@@ -21,18 +22,17 @@ INLINE void plane_bytes(u32 codes, u32 scale, u32 bias, u32& high, u32& low) {
 // What Q4_K and Q5_K share: d, dmin, eight scales and mins of 6 bits.
 struct SixBits {
     static constexpr bool MINS = true;
-    u32 scale[2][2];  // [row][steps 0-3, 4-7], a byte a step
+    u32 scale[2];  // of each row, a byte a step of the half
 
-    MEMBER void head(const Rows& rows) {
+    MEMBER void load_scales(const Rows& rows, int half) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u32 w0 = word_at(rows[i] + 4), w2 = word_at(rows[i] + 12);
-            scale[i][0] = w0 & 0x3f3f3f3fu;
-            scale[i][1] = (w2 & 0x0f0f0f0fu) | (w0 >> 2 & 0x30303030u);
+            scale[i] = half ? (w2 & 0x0f0f0f0fu) | (w0 >> 2 & 0x30303030u) : w0 & 0x3f3f3f3fu;
         }
     }
     static MEMBER int step(int pair, int s) { return 2 * pair + s; }
-    MEMBER u32 scale_of(int k, int row) const { return scale[row][k >> 2] >> (8 * (k & 3)) & 255; }
+    MEMBER u32 scale_of(int step, int row) const { return scale[row] >> (8 * step) & 255; }
 };
 
 // Mins 2t and 2t + 1 of a block, as f16.
@@ -47,9 +47,10 @@ struct PlanesQ4K : SixBits {
     static constexpr int BYTES = 144;
     u32 x[4];
 
-    MEMBER void load(const Rows& rows, int pair, int t) {
+    MEMBER void load(const Rows& rows, int half, int pair, int t) {
+        if (pair == 0) load_scales(rows, half);
 #pragma unroll
-        for (int r = 0; r < 4; r++) x[r] = word_at(rows[r & 1] + 16 + 32 * pair + 16 * (r >> 1) + 4 * t);
+        for (int r = 0; r < 4; r++) x[r] = word_at(rows[r & 1] + 16 + 64 * half + 32 * pair + 16 * (r >> 1) + 4 * t);
     }
     MEMBER u32 codes(int, int s, int r) const { return x[r] >> (4 * s) & 0x0f0f0f0fu; }
     MEMBER void planes(int pair, int s, int r, u32& high, u32& low) const {
@@ -59,49 +60,46 @@ struct PlanesQ4K : SixBits {
 
 struct PlanesQ5K : SixBits {
     static constexpr int BYTES = 176;
-    u32 x[4], fifth[4];
+    u32 x[4], fifth[4];  // bit k of a byte of `fifth`: step k of the half
 
-    MEMBER void load(const Rows& rows, int pair, int t) {
+    MEMBER void load(const Rows& rows, int half, int pair, int t) {
+        if (pair == 0) load_scales(rows, half);
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const u8* at = rows[r & 1] + 16 * (r >> 1) + 4 * t;
-            if (pair == 0) fifth[r] = word_at(at + 16);
-            x[r] = word_at(at + 48 + 32 * pair);
+            if (pair == 0) fifth[r] = word_at(at + 16) >> (4 * half);
+            x[r] = word_at(at + 48 + 64 * half + 32 * pair);
         }
     }
     MEMBER u32 codes(int pair, int s, int r) const {
-        int k = step(pair, s);
-        u32 bit = k < 4 ? fifth[r] << (4 - k) : fifth[r] >> (k - 4);
-        return (x[r] >> (4 * s) & 0x0f0f0f0fu) | (bit & 0x10101010u);
+        return (x[r] >> (4 * s) & 0x0f0f0f0fu) | (fifth[r] << (4 - step(pair, s)) & 0x10101010u);
     }
     MEMBER void planes(int pair, int s, int r, u32& high, u32& low) const {
         plane_bytes(codes(pair, s, r), scale_of(step(pair, s), r & 1), 0, high, low);
     }
 };
 
-// Pair p: half p / 2 of the block, steps p % 2 and p % 2 + 2 of it.
 struct PlanesQ6K {
     static constexpr bool MINS = false;
     static constexpr int BYTES = 208;
     u32 scale[2][2], x[4], upper[4];  // of the half: two words of scales a row, a byte a half step
 
-    MEMBER void head(const Rows&) {}
-    static MEMBER int step(int pair, int s) { return 4 * (pair >> 1) + (pair & 1) + 2 * s; }
-    MEMBER void load(const Rows& rows, int pair, int t) {
+    static MEMBER int step(int pair, int s) { return pair + 2 * s; }
+    MEMBER void load(const Rows& rows, int half, int pair, int t) {
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const u8* at = rows[r & 1] + 16 * (r >> 1) + 4 * t;
-            if ((pair & 1) == 0) upper[r] = word_at(at + 144 + 16 * pair);
-            if ((pair & 1) == 0) scale[r & 1][r >> 1] = word_at(rows[r & 1] + 4 * pair + 4 * (r >> 1));
-            x[r] = word_at(at + 16 + 32 * pair);
+            if (pair == 0) upper[r] = word_at(at + 144 + 32 * half);
+            if (pair == 0) scale[r & 1][r >> 1] = word_at(rows[r & 1] + 8 * half + 4 * (r >> 1));
+            x[r] = word_at(at + 16 + 64 * half + 32 * pair);
         }
     }
     // c·s + 0x8000 − 32·s = p + 0x8000 in each half of a word: no borrow, the high byte off by 128.
     MEMBER void planes(int pair, int s, int r, u32& high, u32& low) const {
-        int k = step(pair, s), bits = 2 * (k & 3), at = 16 * (k & 1) + 8 * (r >> 1);
-        u32 two = bits < 4 ? upper[r] << (4 - bits) : upper[r] >> (bits - 4);
+        int k = step(pair, s), at = 16 * (k & 1) + 8 * (r >> 1);
+        u32 two = k < 2 ? upper[r] << (4 - 2 * k) : upper[r] >> (2 * k - 4);
         u32 codes = (x[r] >> (4 * s) & 0x0f0f0f0fu) | (two & 0x30303030u);
-        u32 by = (u32)((int)(scale[r & 1][k >> 1 & 1] << (24 - at)) >> 24);
+        u32 by = (u32)((int)(scale[r & 1][k >> 1] << (24 - at)) >> 24);
         plane_bytes(codes, by, 0x80008000u - by * 0x00200020u, high, low);
         high ^= 0x80808080u;
     }
