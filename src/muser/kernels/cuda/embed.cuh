@@ -87,13 +87,15 @@ template <class TYPE>
 INLINE void blocks(const Embed& a) {
     int row = blockIdx.y, group = (int)blockIdx.x * 8 + (int)threadIdx.x / 32, lane = threadIdx.x % 32;
     int k = group * 256 + lane * 8;
-    bool bad = false;
-    next_kernel_may_start();
-    previous_kernel_done();
-    if (row >= *a.step.count || k >= a.width) return;
-    size_t at = (size_t)a.step.tokens[row] * a.groups + group;
+    bool inside = row < *a.step.count && k < a.width, bad = false;
     float v[8];
-    TYPE().values(a.weight + at * TYPE::BYTES, a.plane ? half_to_float(a.plane[at]) : 0.0f, lane, v);
+    next_kernel_may_start();
+    if (inside) {
+        size_t at = (size_t)a.step.tokens[row] * a.groups + group;
+        TYPE().values(a.weight + at * TYPE::BYTES, a.plane ? half_to_float(a.plane[at]) : 0.0f, lane, v);
+    }
+    previous_kernel_done();
+    if (!inside) return;
 #pragma unroll
     for (int i = 0; i < 8; i++) v[i] = rows::kept(v[i], bad);
     float4* to = (float4*)(a.out + (size_t)row * a.width + k);

@@ -67,22 +67,21 @@ INLINE float2 turn(float x0, float x1, float2 t, bool& bad) {
     return make_float2(rows::kept(fma1(x0, t.x, -mul1(x1, t.y)), bad), rows::kept(fma1(x0, t.y, mul1(x1, t.x)), bad));
 }
 
+INLINE int pair_of(const Heads& a, int k) { return a.halves ? (k < a.rotated / 2 ? k : k - a.rotated / 2) : k / 2; }
 // `held`: HEAD_MOST floats of this warp, through which an element meets the other of its pair.
-INLINE void rotate(float (&x)[VALUES], const Heads& a, const float2* turns, float* held, bool& bad) {
+INLINE void rotate(float (&x)[VALUES], const Heads& a, const float2 (&turns)[VALUES], float* held, bool& bad) {
     int half = a.rotated / 2;
     each(a.head_dim, [&](int i, int k) { held[k] = x[i]; });
     __syncwarp();
     each(a.head_dim, [&](int i, int k) {
-        if (k >= a.rotated) {
-            x[i] = rows::kept(x[i], bad);
-            return;
+        if (k < a.rotated) {
+            int pair = pair_of(a, k);
+            bool second = a.halves ? k >= half : k % 2;
+            float x0 = held[a.halves ? pair : 2 * pair], x1 = held[a.halves ? pair + half : 2 * pair + 1];
+            float2 t = turns[i];
+            x[i] = second ? fma1(x0, t.y, mul1(x1, t.x)) : fma1(x0, t.x, -mul1(x1, t.y));
         }
-        int pair = a.halves ? (k < half ? k : k - half) : k / 2;
-        bool second = a.halves ? k >= half : k % 2;
-        float x0 = held[a.halves ? pair : 2 * pair], x1 = held[a.halves ? pair + half : 2 * pair + 1];
-        float2 t = turns[pair];
-        float r = second ? fma1(x0, t.y, mul1(x1, t.x)) : fma1(x0, t.x, -mul1(x1, t.y));
-        x[i] = rows::kept(r, bad);
+        x[i] = rows::kept(x[i], bad);
     });
 }
 
@@ -106,21 +105,26 @@ KERNEL BOUNDS(32 * HEAD_WARPS, 4) heads(const Heads a) {
     int warp = threadIdx.x / 32, row = blockIdx.y, n = a.head_dim;
     int h = (int)blockIdx.x * HEAD_WARPS + warp;
     bool is_q = h < a.heads, is_v = h >= a.heads + a.kv_heads, bad = false;
-    int kv = h - a.heads - (is_v ? a.kv_heads : 0);
-    const float* weight = is_q ? a.q_weight : a.k_weight;
+    bool inside = row < *a.step.count && h < a.heads + 2 * a.kv_heads;
+    int kv = h - a.heads - (is_v ? a.kv_heads : 0), position = 0, slot = 0;
     float w[head::VALUES], x[head::VALUES];
+    float2 turns[head::VALUES];
     next_kernel_may_start();
-    if (a.normed && !is_v) head::each(n, [&](int i, int k) { w[i] = weight ? __ldg(weight + k) : 1.0f; });
+    if (inside) {  // what no earlier kernel writes
+        const float* weight = is_q ? a.q_weight : a.k_weight;
+        position = a.step.positions[row], slot = a.step.slots[row];
+        if (a.normed && !is_v) head::each(n, [&](int i, int k) { w[i] = weight ? __ldg(weight + k) : 1.0f; });
+        const float2* table = (const float2*)(a.table + (size_t)position * a.rotated);
+        if (!is_v) head::each(a.rotated, [&](int i, int k) { turns[i] = __ldg(table + head::pair_of(a, k)); });
+    }
     previous_kernel_done();
-    if (row >= *a.step.count || h >= a.heads + 2 * a.kv_heads) return;
-    int position = a.step.positions[row], slot = a.step.slots[row];
+    if (!inside) return;
     const float* from = is_q   ? a.q + ((size_t)row * a.heads + h) * n
                         : is_v ? a.v + ((size_t)row * a.kv_heads + kv) * n
                                : a.k + ((size_t)row * a.kv_heads + kv) * n;
     head::each(n, [&](int i, int k) { x[i] = from[k]; });
     if (a.normed && !is_v) head::norm_values(x, w, n, a.inverse, a.eps, bad);
-    if (a.rotated && !is_v)
-        head::rotate(x, a, (const float2*)(a.table + (size_t)position * a.rotated), held[warp], bad);
+    if (a.rotated && !is_v) head::rotate(x, a, turns, held[warp], bad);
     if (is_q) {
         float* to = a.q_out + ((size_t)row * a.heads + h) * n;
         head::each(n, [&](int i, int k) { to[k] = x[i]; });
@@ -135,10 +139,11 @@ KERNEL BOUNDS(32 * HEAD_WARPS, 4) heads(const Heads a) {
 KERNEL BOUNDS(32 * HEAD_WARPS, 4) head_norm(const HeadNorm a) {
     int row = blockIdx.y, lane = threadIdx.x % 32, n = a.head_dim;
     int h = (int)blockIdx.x * HEAD_WARPS + (int)threadIdx.x / 32;
+    int count = *a.step.count;
     bool bad = false;
     next_kernel_may_start();
     previous_kernel_done();
-    if (row >= *a.step.count || h >= a.heads) return;
+    if (row >= count || h >= a.heads) return;
     size_t at = ((size_t)row * a.heads + h) * n;
     float s[head::VALUES];
 #pragma unroll
@@ -160,10 +165,11 @@ namespace head {
 template <bool HALVES>
 INLINE void rope(const Rope& a) {
     int row = blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x), pairs = a.head_dim / 2;
+    int count = *a.step.count;
     bool bad = false;
     next_kernel_may_start();
     previous_kernel_done();
-    if (row >= *a.step.count || i >= a.heads * pairs) return;
+    if (row >= count || i >= a.heads * pairs) return;
     int pair = i % pairs, half = a.rotated / 2;
     size_t at = ((size_t)row * a.heads + i / pairs) * a.head_dim;
     bool turns = pair < half;

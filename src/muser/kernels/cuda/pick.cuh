@@ -54,10 +54,9 @@ INLINE u64 warp_largest(u64 best) {
 }  // namespace pick
 
 KERNEL BOUNDS(256, 4) take_rows(const TakeRows a) {
-    int k = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    int k = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4, count = *a.step.count;
     next_kernel_may_start();
     previous_kernel_done();
-    int count = *a.step.count;
     if (count == 0 || k >= a.width || a.step.outputs[count - 1] == count - 1) return;  // all rows are wanted
     if (a.width % 4 == 0) {
         pick::take((float4*)(a.rows + k), a.width / 4, a.step.outputs, count);
@@ -68,10 +67,10 @@ KERNEL BOUNDS(256, 4) take_rows(const TakeRows a) {
 
 KERNEL BOUNDS(256, 4) argmax_parts(const ArgmaxParts a) {
     __shared__ u64 warps[8];
-    int row = blockIdx.y, lane = threadIdx.x % 32;
+    int row = blockIdx.y, lane = threadIdx.x % 32, count = *a.step.count;
     next_kernel_may_start();
     previous_kernel_done();
-    if (row >= *a.step.count) return;
+    if (row >= count) return;
     int each = (a.width + (int)gridDim.x * 4 - 1) / ((int)gridDim.x * 4) * 4;
     int first = (int)blockIdx.x * each, end = min(first + each, a.width);
     const float* x = a.x + (size_t)row * a.width;
@@ -96,10 +95,10 @@ KERNEL BOUNDS(256, 4) argmax_parts(const ArgmaxParts a) {
 }
 
 KERNEL BOUNDS(32, 1) argmax(const Argmax a) {
-    int row = blockIdx.x;
+    int row = blockIdx.x, count = *a.step.count;
     next_kernel_may_start();
     previous_kernel_done();
-    if (row >= *a.step.count) return;
+    if (row >= count) return;
     u64 best = 0;
     for (int i = threadIdx.x; i < a.count; i += 32) best = max(best, a.parts[(size_t)row * a.count + i]);
     best = pick::warp_largest(best);

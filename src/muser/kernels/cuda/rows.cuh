@@ -4,6 +4,7 @@
 //       registers up to 8,192; `rms_norm` also takes wider ones and reads them twice. May write in place.
 //   sigmoid_gate, silu_gate, gelu_gate, add, scale, softcap, scale_softcap
 //       grid (ceil(width / (4·block)), rows), block 32 to 256 (64 for one row), all buckets. In place.
+// The step was uploaded before a pass's first kernel: what it says may be read before the kernel before has ended.
 // Rows are f32 [rows][width]; weights f32 [width], z'ed at load, or null for none. No dynamic shared memory.
 #pragma once
 
@@ -106,13 +107,13 @@ INLINE void norm_wide(const Norm& a, const float* x, float* out, float* lanes, b
 
 KERNEL BOUNDS(NORM_THREADS, 2) rms_norm(const Norm a) {
     __shared__ float lanes[NORM_THREADS];
-    int row = blockIdx.x, n = a.width;
+    int row = blockIdx.x, n = a.width, count = *a.step.count;
     float w[NORM_VALUES], x[NORM_VALUES];
     bool bad = false;
     next_kernel_may_start();
     if (n <= NORM_WIDTH) rows::load_weight(w, a.weight, n);
     previous_kernel_done();
-    if (row >= *a.step.count) return;
+    if (row >= count) return;
     const float* from = a.x + (size_t)row * n;
     float* to = a.out + (size_t)row * n;
     if (n <= NORM_WIDTH) {
@@ -127,14 +128,14 @@ KERNEL BOUNDS(NORM_THREADS, 2) rms_norm(const Norm a) {
 
 KERNEL BOUNDS(NORM_THREADS, 2) add_norm(const AddNorm a) {
     __shared__ float lanes[NORM_THREADS];
-    int row = blockIdx.x, n = a.width;
+    int row = blockIdx.x, n = a.width, count = *a.step.count;
     size_t at = (size_t)row * n;
     float w[NORM_VALUES], x[NORM_VALUES], y[NORM_VALUES];
     bool bad = false;
     next_kernel_may_start();
     rows::load_weight(w, a.weight, n);
     previous_kernel_done();
-    if (row >= *a.step.count) return;
+    if (row >= count) return;
     rows::each(n, [&](int i, int k) { x[i] = a.left[at + k], y[i] = a.right[at + k]; });
     rows::each(n, [&](int i, int k) { a.sum[at + k] = x[i] = rows::kept(add1(x[i], y[i]), bad); });
     rows::norm_values(x, w, n, a.inverse, a.eps, lanes, bad);
@@ -144,7 +145,7 @@ KERNEL BOUNDS(NORM_THREADS, 2) add_norm(const AddNorm a) {
 
 KERNEL BOUNDS(NORM_THREADS, 1) norm_add_norm(const NormAddNorm a) {
     __shared__ float lanes[2][NORM_THREADS];
-    int row = blockIdx.x, n = a.width;
+    int row = blockIdx.x, n = a.width, count = *a.step.count;
     size_t at = (size_t)row * n;
     float v[NORM_VALUES], w[NORM_VALUES], x[NORM_VALUES], y[NORM_VALUES];
     bool bad = false;
@@ -152,7 +153,7 @@ KERNEL BOUNDS(NORM_THREADS, 1) norm_add_norm(const NormAddNorm a) {
     rows::load_weight(v, a.first_weight, n);
     rows::load_weight(w, a.second_weight, n);
     previous_kernel_done();
-    if (row >= *a.step.count) return;
+    if (row >= count) return;
     rows::each(n, [&](int i, int k) { x[i] = a.branch[at + k], y[i] = a.stream[at + k]; });
     rows::norm_values(x, v, n, a.inverse, a.first_eps, lanes[0], bad);
     rows::each(n, [&](int i, int k) { a.sum[at + k] = x[i] = rows::kept(add1(x[i], y[i]), bad); });
@@ -174,12 +175,12 @@ struct Elementwise {
 namespace rows {
 template <bool TWO, class F>
 INLINE void elementwise(const Elementwise& a, F f) {
-    int row = blockIdx.y, k = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    int row = blockIdx.y, k = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4, count = *a.step.count;
     size_t at = (size_t)row * a.width + k;
     bool bad = false;
     next_kernel_may_start();
     previous_kernel_done();
-    if (row >= *a.step.count || k >= a.width) return;
+    if (row >= count || k >= a.width) return;
     if (a.width % 4 == 0) {
         float4 x = *(const float4*)(a.x + at), y = x;
         if (TWO) y = *(const float4*)(a.y + at);
