@@ -2,6 +2,7 @@
 
 from ctypes import Structure, c_float, c_int, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def place(shim, kind, raw, width, pieces=2, padded=128, seed=0):
         plane = poisoned((rows, units), np.float32 if grid else np.uint16)
     word = device(np.full(1, 2**64 - 1, np.uint64))
     bounds = [outputs * i // pieces for i in range(pieces)] + [outputs]
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         staging = device(raw[first:last])
         count = (rows if last == outputs else last) - first
         argument = Place(

@@ -182,20 +182,21 @@ INLINE float term_32(int dot, int sum, u32 d, u32 m) {
     return fma1(half_to_float(d), dots, mul1(half_to_float(m), __int2float_rn(sum)));
 }
 
-// The eight terms of a group: floats 0 to 3 at `out`, 4 to 7 behind them, rows `pitch` floats apart.
+// The eight terms of a group at `out`, rows `pitch` floats apart.
 template <int FORMAT, int ROWS>
 INLINE void terms_32(const uint4* group, const uint4* q, int pieces, float* out, int pitch) {
     uint4 d = group[0], m = Form32<FORMAT>::OFFSET ? group[1] : d;
     constexpr bool SUMS = Form32<FORMAT>::OFFSET || Form32<FORMAT>::CENTRE != 0;
+    constexpr int WIDE = ROWS == 4 ? 2 : 4;  // terms of a row that wait in registers for one store
     uint4 sums[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) sums[r] = SUMS ? q[r * pieces + 16] : d;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float t[ROWS][4];
+    for (int part = 0; part < 8 / WIDE; part++) {
+        float t[ROWS][WIDE];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int j = 4 * half + i;
+        for (int i = 0; i < WIDE; i++) {
+            int j = WIDE * part + i;
             uint4 low, high;
             unpack_32<FORMAT>(group, j, low, high);
 #pragma unroll
@@ -206,8 +207,10 @@ INLINE void terms_32(const uint4* group, const uint4* q, int pieces, float* out,
             }
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            ((float4*)(out + r * pitch))[half] = make_float4(t[r][0], t[r][1], t[r][2], t[r][3]);
+        for (int r = 0; r < ROWS; r++) {
+            if constexpr (WIDE == 4) ((float4*)(out + r * pitch))[part] = make_float4(t[r][0], t[r][1], t[r][2], t[r][3]);
+            else ((float2*)(out + r * pitch))[part] = make_float2(t[r][0], t[r][1]);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //
 // matvec_256_R, matvec_32_R, matvec_grid_R(Matvec), R = 1 (bucket 1), 2, 4 (bucket 4): K-quants, 32-blocks, floats
 //     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·(W + R) ≤ 512: W warps that read weights, R that walk the chains; at least 256 where the kind has a norm
+//     block  32·(W + R) ≤ 512 (384 for R = 4): W warps that read weights, R that walk the chains; at least 256 where the kind has a norm
 //     dynamic shared bytes, all of it with unit = 256 elements (grid: 128), units = ceil(K/unit), blocks a row
 //       N = units (256, grid) or 8·units (32), pitch = the largest group_bytes of the parts (grid: 256):
 //         W·stages·32·pitch                            the weights under way; stages 1 … 4
@@ -371,13 +371,13 @@ INLINE void matvec(const Matvec& a) {
     hold_weights(weights, a.source);
     previous_kernel_done();
     int n = *a.count;
-    for (int r = 0; r < ROWS && r < n; r++) {
+    for (int r = 0; r < ROWS && (r == 0 || r < n); r++) {
         if (a.source.kind == READY) {
             fetch_row<Form>(a.source, l, r);
             continue;
         }
         if (r) __syncthreads();
-        quantise_into<Form>(make_row(a.source, r, blockIdx.x == 0, a.faults, l.row, lanes, weights), a.source.width, l, r);
+        quantise_into<Form>(make_row(a.source, r, n, blockIdx.x == 0, a.faults, l.row, lanes, weights), a.source.width, l, r);
     }
     __syncthreads();
     if (warp < warps) read_weights<Form, ROWS>(a, shares, l, warp, warps);
@@ -389,7 +389,7 @@ INLINE void matvec(const Matvec& a) {
 }
 
 #define MATVEC(name, Form, rows) \
-    KERNEL BOUNDS(512, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows>(a); }
+    KERNEL BOUNDS(rows == 4 ? 384 : 512, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows>(a); }
 MATVEC(matvec_256_1, K256, 1)
 MATVEC(matvec_256_2, K256, 2)
 MATVEC(matvec_256_4, K256, 4)

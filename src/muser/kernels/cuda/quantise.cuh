@@ -61,52 +61,68 @@ INLINE u32 shared_max(u32 top) {  // among LANES neighbouring lanes
     }
 }
 
+// BATCH pieces of 256 elements of a row, so that their loads are under way together: those of `warp`, `warps` apart.
+constexpr int BATCH = 4;
+INLINE void load_batch(const float* x, int first, int warps, int width, float (&v)[BATCH][8]) {
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) load8(x, (first + i * warps) * GROUP + 8 * (threadIdx.x % 32), width, v[i]);
+}
+
+template <int B>
+INLINE void quantise_group(const float (&v)[8], int g, u8* codes, float* scales) {
+    int lane = threadIdx.x % 32, sum = 0;
+    float a = __uint_as_float(shared_max<B / 8>(top_of(v))), inverse = 0.0f, scale = 0.0f;
+    if (a != 0.0f) inverse = div1(127.0f, a), scale = div1(1.0f, inverse);
+    u32 words[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int q = rne(inverse, v[i]);
+        sum += q, words[i / 4] |= (u32)(q & 255) << (8 * (i & 3));
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    u8* group = codes + g * CODES_PITCH;
+    ((uint2*)group)[lane] = make_uint2(words[0], words[1]);
+    if (lane % 4 == 0) ((i16*)(group + GROUP))[lane / 4] = (i16)sum;
+    if (lane % (B / 8) == 0) scales[(g * 32 + lane) / (B / 8)] = scale;
+}
 // B: 256 or 32. To groups of 272 bytes and their scales, in whichever memory.
 template <int B>
 INLINE void quantise_row(const float* x, int width, u8* codes, float* scales, int warp, int warps) {
-    int lane = threadIdx.x % 32, groups = (width + GROUP - 1) / GROUP;
-#pragma unroll 2
-    for (int g = warp; g < groups; g += warps) {
-        float v[8];
-        load8(x, g * GROUP + 8 * lane, width, v);
-        float a = __uint_as_float(shared_max<B / 8>(top_of(v))), inverse = 0.0f, scale = 0.0f;
-        if (a != 0.0f) inverse = div1(127.0f, a), scale = div1(1.0f, inverse);
-        u32 words[2] = {0, 0};
-        int sum = 0;
+    int groups = (width + GROUP - 1) / GROUP;
+    for (int g = warp; g < groups; g += BATCH * warps) {
+        float v[BATCH][8];
+        load_batch(x, g, warps, width, v);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int q = rne(inverse, v[i]);
-            sum += q, words[i / 4] |= (u32)(q & 255) << (8 * (i & 3));
-        }
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        u8* group = codes + g * CODES_PITCH;
-        ((uint2*)group)[lane] = make_uint2(words[0], words[1]);
-        if (lane % 4 == 0) ((i16*)(group + GROUP))[lane / 4] = (i16)sum;
-        if (lane % (B / 8) == 0) scales[(g * 32 + lane) / (B / 8)] = scale;
+        for (int i = 0; i < BATCH; i++)
+            if (g + i * warps < groups) quantise_group<B>(v[i], g + i * warps, codes, scales);
     }
 }
 
 // To codes i16, or (DIGITS) to 16 bytes for every eight elements: low digits, high digits.
 template <bool DIGITS>
-INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
-    int lane = threadIdx.x % 32, blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
-#pragma unroll 2
-    for (int at = warp * GROUP; at < width; at += warps * GROUP) {
-        int b = at / GRID_BLOCK + lane / 16;
-        float v[8];
-        load8(x, at + 8 * lane, width, v);
-        int e = grid_step(__uint_as_float(shared_max<16>(top_of(v))), 13, -60);
-        u32 w[4] = {0, 0, 0, 0};
+INLINE void grid_group(const float (&v)[8], int g, int blocks, u8* codes, float* steps) {
+    int lane = threadIdx.x % 32, b = 2 * g + lane / 16, e = grid_step(__uint_as_float(shared_max<16>(top_of(v))), 13, -60);
+    u32 w[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int n = grid_code(v[i], e, 13);
-            if (DIGITS) split_digits(n, w[i / 4], w[2 + i / 4], i & 3);
-            else w[i / 2] |= (u32)(n & 0xffff) << (16 * (i & 1));
-        }
-        if (b >= blocks) continue;
-        ((uint4*)codes)[at / 8 + lane] = make_uint4(w[0], w[1], w[2], w[3]);
-        if (lane % 16 == 0) steps[b] = pow2(e);
+    for (int i = 0; i < 8; i++) {
+        int n = grid_code(v[i], e, 13);
+        if (DIGITS) split_digits(n, w[i / 4], w[2 + i / 4], i & 3);
+        else w[i / 2] |= (u32)(n & 0xffff) << (16 * (i & 1));
+    }
+    if (b >= blocks) return;
+    ((uint4*)codes)[g * 32 + lane] = make_uint4(w[0], w[1], w[2], w[3]);
+    if (lane % 16 == 0) steps[b] = pow2(e);
+}
+template <bool DIGITS>
+INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
+    int groups = (width + GROUP - 1) / GROUP, blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
+    for (int g = warp; g < groups; g += BATCH * warps) {
+        float v[BATCH][8];
+        load_batch(x, g, warps, width, v);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (g + i * warps < groups) grid_group<DIGITS>(v[i], g + i * warps, blocks, codes, steps);
     }
 }
 
@@ -185,10 +201,11 @@ INLINE void report_if(bool bad, u64* word, u64 entry, int row) {
 }
 
 // Row r of a source in f32: where it is, or made by the whole thread block in `made` (f32 [width], shared memory).
-// Ends with a barrier if it was made. `first`: the thread block that also writes the sum.
+// Ends with a barrier if it was made. `first`: the thread block that also writes the sum. Of a row that is not one of
+// the n nothing is told; row 0 may be such a row, so that its loads need not wait for n.
 template <int N>
-INLINE const float* make_row(const Source& s, int r, bool first, u64* word, float* made, float* lanes, const Weights<N>& w) {
-    i64 from = (i64)(s.take ? s.take[r] : r) * s.width;
+INLINE const float* make_row(const Source& s, int r, int n, bool first, u64* word, float* made, float* lanes, const Weights<N>& w) {
+    i64 from = (i64)(s.take == nullptr ? r : r < n ? s.take[r] : 0) * s.width;
     const float *x = s.row + from, *other = s.other + from;
     bool bad_branch = false, bad_sum = false, bad_norm = false;
     if (s.kind == PLAIN) return x;
@@ -196,7 +213,7 @@ INLINE const float* make_row(const Source& s, int r, bool first, u64* word, floa
 #pragma unroll 4
         for (int i = threadIdx.x; i < s.width; i += blockDim.x) made[i] = stored(mul1(x[i], sigmoid1(other[i])), bad_sum);
         __syncthreads();
-        report_if(bad_sum, word, s.sum_entry, r);
+        report_if(bad_sum && r < n, word, s.sum_entry, r);
         return made;
     }
     Held<N> own, beside;
@@ -210,7 +227,7 @@ INLINE const float* make_row(const Source& s, int r, bool first, u64* word, floa
             float b = made[i];
             if (s.branch_norm) b = stored(mul1(mul1(b, factor), w.branch.at(k, i)), bad_branch);
             made[i] = b = stored(add1(b, beside.at(k, i)), bad_sum);
-            if (first) s.sum[(i64)r * s.width + i] = b;
+            if (first && r < n) s.sum[(i64)r * s.width + i] = b;
         });
         __syncthreads();
     }
@@ -219,9 +236,9 @@ INLINE const float* make_row(const Source& s, int r, bool first, u64* word, floa
         made[i] = stored(mul1(mul1(made[i], factor), w.norm.at(k, i)), bad_norm);
     });
     __syncthreads();
-    report_if(bad_branch, word, s.branch_entry, r);
-    report_if(bad_sum, word, s.sum_entry, r);
-    report_if(bad_norm, word, s.norm_entry, r);
+    report_if(bad_branch && r < n, word, s.branch_entry, r);
+    report_if(bad_sum && r < n, word, s.sum_entry, r);
+    report_if(bad_norm && r < n, word, s.norm_entry, r);
     return made;
 }
 
@@ -234,8 +251,9 @@ INLINE void quantise_rows(const Quantise& a) {
     hold_weights(w, a.source);
     previous_kernel_done();
     int r = blockIdx.x, width = a.source.width, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    if (r >= *a.count) return;
-    const float* x = make_row(a.source, r, true, a.faults, (float*)shared, lanes, w);
+    int n = *a.count;
+    if (r >= n) return;
+    const float* x = make_row(a.source, r, n, true, a.faults, (float*)shared, lanes, w);
     i64 groups = (width + GROUP - 1) / GROUP, blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
     if constexpr (B == 0) grid_row<false>(x, width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, warp, warps);
     else quantise_row<B>(x, width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B), warp, warps);
