@@ -10,6 +10,8 @@ INLINE void next_kernel_may_start() {}
 INLINE u32 shared_address(const void* p) { return shim::address_of(p); }
 INLINE u32 __cvta_generic_to_shared(const void* p) { return shim::address_of(p); }
 INLINE void copy16(void* to, const void* from, int bytes = 16) { shim::copy_async(to, from, bytes); }
+INLINE u64 read_once() { return 1; }
+INLINE void copy16_once(void* to, const void* from, int bytes, u64) { shim::copy_async(to, from, bytes); }
 INLINE void copy_commit() { shim::copy_commit(); }
 template <int N>
 INLINE void copy_wait() {
@@ -21,13 +23,15 @@ INLINE void flag_wait(u32* flag) {  // blocks run one after another
     if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");
 }
 
-#ifdef HAS_BULK
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
+INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
+INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
+INLINE void prefetch(const void*, u32) {}
+
+#ifdef HAS_BULK
 INLINE void barrier_fence() {}
 INLINE void async_fence() {}
 INLINE void barrier_expect(u64* b, u32 bytes) { shim::barrier_expect(b, bytes); }
-INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
-INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
 struct __align__(64) Map {  // made by shim.py: address, rows, width, pitch, box, element, exchange
     u64 words[16];

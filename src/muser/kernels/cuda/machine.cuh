@@ -43,6 +43,13 @@ INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 INLINE void copy16(void* to, const void* from, int bytes = 16) {
     ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
+// The same of what is read once: it goes first when the L2 cache needs room.
+INLINE u64 read_once() {
+    u64 policy;
+    ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+INLINE void copy16_once(void* to, const void* from, int bytes, u64 policy) { copy16(to, from, bytes); }
 INLINE void copy_commit() { ASM("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 INLINE void copy_wait() {  // until at most N groups of this thread are under way
@@ -60,26 +67,38 @@ INLINE void flag_wait(u32* flag) {
     while (set == 0) ASM("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
 }
 
-#ifdef HAS_BULK
+// Barriers in shared memory: a phase ends when `count` arrivals (and the bytes expected) have come.
 INLINE void barrier_init(u64* b, int count) {
-    ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+    ASM("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
 }
+INLINE void barrier_arrive(u64* b) {
+    ASM("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(b)) : "memory");
+}
+INLINE void barrier_wait(u64* b, u32 phase) {
+    ASM("{\n.reg .pred p;\nagain:\n"
+#ifdef HAS_BULK
+        "mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+#else
+        "mbarrier.test_wait.parity.shared.b64 p, [%0], %1;\n"
+#endif
+        "@!p bra again;\n}" ::"r"(shared_address(b)),
+        "r"(phase)
+        : "memory");
+}
+// Tells the second-level cache what will be read: bytes and address are multiples of 16. Older cards ignore it.
+INLINE void prefetch(const void* from, u32 bytes) {
+#ifdef HAS_BULK
+    ASM("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+#ifdef HAS_BULK
 INLINE void barrier_fence() {
     ASM("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
 }
 INLINE void async_fence() { ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 INLINE void barrier_expect(u64* b, u32 bytes) {
     ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
-}
-INLINE void barrier_arrive(u64* b) {
-    ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-INLINE void barrier_wait(u64* b, u32 phase) {
-    ASM("{\n.reg .pred p;\nagain:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@!p bra again;\n}" ::"r"(shared_address(b)),
-        "r"(phase)
-        : "memory");
 }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {  // all of them multiples of 16
     ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

@@ -1,0 +1,546 @@
+// Attention of few rows: split over tiles, then one chain over the tiles of each row and head
+// (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches:
+//
+// decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
+//            256, shared attention::decode_bytes(HEAD) = sizeof(attention::Decode<HEAD>).
+//            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
+// decode_combine: grid (ceil(dim / 32), heads, most rows of the bucket), block 128, shared
+//            sizeof(attention::Chain) = 37,920.
+//            reads tile_out, tile_sums, gate; writes out.
+//
+// Scratch: most rows × heads × places × (ceil(dim / 32) · 128 + 16) bytes, places = capacity / 128, with a
+// window at most (window + 126) / 128 + 1. It is free again when decode_combine has ended.
+//
+// The tiles of all rows and KV heads are one list (row, unit, tile), of which a block takes an equal run;
+// a unit is up to 16 query heads of one KV head. Whole tiles below the first position that the step
+// appends to the slot are no kernel's to write, so a block fetches them before the kernel before this
+// one has ended; the step itself was uploaded before the first kernel of the pass.
+#pragma once
+#include "attention.cuh"
+
+namespace attention {
+constexpr int WARPS = 8, THREADS = WARPS * 32;
+
+template <int HEAD>
+struct Decode {
+    static constexpr int CHUNK = HEAD < 128 ? HEAD : 128, CHUNKS = HEAD / CHUNK;  // dims of a slot
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+    static constexpr int SLOTS = HEAD == 256 ? 2 : 3;
+#else
+    static constexpr int SLOTS = 2;  // two blocks of 99 KiB
+#endif
+    static constexpr int SLOT = TILE * CHUNK * 2;
+    static constexpr int Q_PITCH = HEAD * 2 + 16, P_PITCH = TILE * 2 + 16;
+    static constexpr int Q_BYTES = 2 * ROWS * Q_PITCH, P_BYTES = 2 * ROWS * P_PITCH;
+    static constexpr bool KEPT = HEAD <= 128;  // the digits of q stay in registers
+    static constexpr int P_AT = KEPT ? 0 : Q_BYTES;
+    static constexpr int DIGITS = KEPT ? (Q_BYTES > P_BYTES ? Q_BYTES : P_BYTES) : Q_BYTES + P_BYTES;
+    static constexpr int N_TILES = CHUNK / 64;  // of 8 output dims a warp and chunk
+
+    u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
+    u8 digits[DIGITS];     // high, low [16 rows][pitch]: of q, of P
+    u32 n[WARPS * ROWS], m[WARPS * ROWS], d[WARPS * ROWS];
+    float row_scale[ROWS];
+};
+
+struct Cursor {  // a place in the list; `left`: tiles still to do, this one too
+    int row, unit, tile, first, last, left;
+};
+
+INLINE int unit_heads(const Attend& a) { return min(a.heads / a.kv_heads, ROWS); }
+INLINE int units(const Attend& a) {
+    return a.kv_heads * ((a.heads / a.kv_heads + ROWS - 1) / ROWS);
+}
+
+INLINE void enter_row(const Attend& a, Cursor& c) {
+    Span seen = visible(a, c.row);
+    c.first = first_tile(seen), c.last = last_tile(seen);
+}
+INLINE Cursor run_of_block(const Attend& a) {
+    int rows = *a.step.count, per_tile = units(a), total = 0;
+    Cursor c = {0, 0, 0, 0, 0, 0};
+    for (c.row = 0; c.row < rows; c.row++) enter_row(a, c), total += (c.last - c.first) * per_tile;
+    int each = (total + (int)gridDim.x - 1) / (int)gridDim.x, at = (int)blockIdx.x * each;
+    c.left = min(each, total - at), c.row = 0;
+    if (c.left <= 0) return c;
+    for (enter_row(a, c); at >= (c.last - c.first) * per_tile; enter_row(a, c))
+        at -= (c.last - c.first) * per_tile, c.row++;
+    c.unit = at / (c.last - c.first), c.tile = c.first + at % (c.last - c.first);
+    return c;
+}
+INLINE void advance(const Attend& a, Cursor& c) {
+    c.left--, c.tile++;
+    if (c.tile < c.last) return;
+    c.unit++;
+    if (c.unit == units(a)) {
+        c.unit = 0, c.row++;
+        if (c.left > 0) enter_row(a, c);
+    }
+    c.tile = c.first;
+}
+
+// Whether no kernel of this step writes into the tile.
+INLINE bool settled(const Attend& a, const Cursor& c) {
+    int rows = *a.step.count, slot = a.step.slots[c.row], least = a.step.positions[c.row];
+    for (int r = 0; r < rows; r++)
+        if (a.step.slots[r] == slot) least = min(least, a.step.positions[r]);
+    return (c.tile + 1) * TILE <= least;
+}
+
+// Row of the cache at which the tile begins.
+INLINE size_t cache_row(const Attend& a, const Cursor& c) {
+    int head = c.unit / (units(a) / a.kv_heads);
+    return (size_t)(a.step.slots[c.row] * a.kv_heads + head) * a.capacity + c.tile * TILE % a.capacity;
+}
+INLINE int first_head(const Attend& a, const Cursor& c) {
+    int groups = units(a) / a.kv_heads;
+    return c.unit / groups * (a.heads / a.kv_heads) + c.unit % groups * ROWS;
+}
+INLINE int heads_of(const Attend& a, const Cursor& c) {  // the last unit of a KV head may have fewer
+    return min(ROWS, a.heads / a.kv_heads - c.unit % (units(a) / a.kv_heads) * ROWS);
+}
+
+struct Feed {  // the next slot to fill, and from what
+    Cursor at;
+    int part, slot;
+    u64 policy;
+};
+template <int HEAD>
+INLINE void feed(const Attend& a, Decode<HEAD>& mem, Feed& f) {
+    using D = Decode<HEAD>;
+    if (f.at.left > 0) {
+        bool value = f.part >= D::CHUNKS;
+        int chunk = value ? f.part - D::CHUNKS : f.part;
+        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[f.slot],
+                                                          (value ? a.v : a.k) + cache_row(a, f.at) * a.dim,
+                                                          chunk * (D::CHUNK / 8), a.dim, f.policy);
+        f.part++;
+        if (f.part == 2 * D::CHUNKS) f.part = 0, advance(a, f.at);
+    }
+    copy_commit();
+    f.slot = f.slot + 1 == D::SLOTS ? 0 : f.slot + 1;
+}
+// The slot at `use` is filled and every warp has left the one before it, which is filled anew.
+template <int HEAD>
+INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, Feed& f, int& use) {
+    copy_wait<Decode<HEAD>::SLOTS - 2>();
+    __syncthreads();
+    feed(a, mem, f);
+    const u8* slot = mem.ring[use];
+    use = use + 1 == Decode<HEAD>::SLOTS ? 0 : use + 1;
+    return slot;
+}
+
+template <int HEAD>
+struct Query {
+    u32 high[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4];
+};
+template <int HEAD>
+INLINE void load_query(Query<HEAD>& q, int i, const Decode<HEAD>& mem, int s, int lane) {
+    u32 at = shared_address(mem.digits) + (lane & 15) * Decode<HEAD>::Q_PITCH + (lane >> 4) * 16 + s * 32;
+    load_matrix4(q.high[i], at);
+    load_matrix4(q.low[i], at + ROWS * Decode<HEAD>::Q_PITCH);
+}
+// The heads of a unit on their grid; rows of the matrix tile beyond them are zeros.
+template <int HEAD>
+INLINE void enter_unit(const Attend& a, Decode<HEAD>& mem, Query<HEAD>& q, const Cursor& c, int warp, int lane) {
+    using D = Decode<HEAD>;
+    __syncthreads();  // the digits are not read any more
+    int heads = heads_of(a, c);
+    const float* from = a.q + ((size_t)c.row * a.heads + first_head(a, c)) * a.dim;
+#pragma unroll
+    for (int i = 0; i < ROWS / WARPS; i++) {
+        int r = warp * (ROWS / WARPS) + i;
+        u16 *high = (u16*)(mem.digits + r * D::Q_PITCH), *low = (u16*)(mem.digits + (ROWS + r) * D::Q_PITCH);
+        auto put = [&](int x, u16 h, u16 l) { high[x] = h, low[x] = l; };
+        float scale = 0.0f;
+        if (r < heads) {
+            scale = place_query<HEAD>(from + (size_t)r * a.dim, a, lane, put);
+        } else {
+            for (int x = lane; x < HEAD; x += 32) put(x, 0, 0);
+        }
+        if (lane == 0) mem.row_scale[r] = scale;
+    }
+    __syncthreads();
+    if constexpr (D::KEPT) {
+#pragma unroll
+        for (int s = 0; s < HEAD / 16; s++) load_query(q, s, mem, s, lane);
+    }
+}
+
+// Adds one chunk's products to the sums of the digits of the warp's 16 positions.
+template <int HEAD>
+INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD>& q, const Decode<HEAD>& mem,
+                       const u8* k, int chunk, int warp, int lane) {
+    using D = Decode<HEAD>;
+    int matrix = lane >> 3, key = warp * 16 + (matrix >> 1) * 8 + (lane & 7);
+    u32 base = shared_address(k);
+#pragma unroll
+    for (int s = 0; s < D::CHUNK / 16; s++) {
+        u32 b[4];
+        load_matrix4(b, base + swizzled<D::CHUNK / 8>(key, 2 * s + (matrix & 1)));
+        if constexpr (!D::KEPT) load_query(q, 0, mem, chunk * (D::CHUNK / 16) + s, lane);
+        int at = D::KEPT ? s : 0;
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            mma_f16(high[n], q.high[at], b[2 * n], b[2 * n + 1]);
+            mma_f16(low[n], q.low[at], b[2 * n], b[2 * n + 1]);
+        }
+    }
+}
+
+// Scores from their sums, and the warp's maxima of N and M into shared memory; returns the largest |y|.
+template <int HEAD>
+INLINE float scale_scores(float (&y)[2][4], const int (&ev)[2][2], Decode<HEAD>& mem, const Span& seen, int tile,
+                          int warp, int lane) {
+    int g = lane >> 2, t = lane & 3;
+    u32 top_n[2] = {0, 0}, top_m[2] = {0, 0};
+    float top = 0.0f;
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int position = tile * TILE + warp * 16 + n * 8 + 2 * t + (j & 1), r = j >> 1;
+            bool shown = position >= seen.lo && position < seen.hi;
+            float v = mul1(y[n][j], mem.row_scale[g + 8 * r]);
+            top = shown ? fmaxf(top, fabsf(v)) : top;
+            y[n][j] = shown ? v : HIDDEN;
+            u32 bits = floor_bits(y[n][j]);
+            top_n[r] = max(top_n[r], bits);
+            top_m[r] = max(top_m[r], bits + ev[n][j & 1]);
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+#pragma unroll
+        for (int x = 1; x < 4; x <<= 1) {
+            top_n[r] = max(top_n[r], __shfl_xor_sync(~0u, top_n[r], x));
+            top_m[r] = max(top_m[r], __shfl_xor_sync(~0u, top_m[r], x));
+        }
+        int at = warp * ROWS + g + 8 * r;
+        if (t == 0) mem.n[at] = top_n[r], mem.m[at] = top_m[r];
+    }
+    return top;
+}
+
+// Digits of P of the warp's positions, and their part of D, into shared memory; N and M of the rows.
+template <int HEAD>
+INLINE void place_weights(const float (&y)[2][4], const int (&ev)[2][2], Decode<HEAD>& mem, u32 (&top_n)[2],
+                          u32 (&top_m)[2], int warp, int lane) {
+    using D = Decode<HEAD>;
+    int g = lane >> 2, t = lane & 3;
+    u32 sum[2] = {0, 0};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        top_n[r] = top_m[r] = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            top_n[r] = max(top_n[r], mem.n[w * ROWS + g + 8 * r]);
+            top_m[r] = max(top_m[r], mem.m[w * ROWS + g + 8 * r]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        float unit[2] = {pow2(-15 - ev[n][0]), pow2(-15 - ev[n][1])};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float h[2], l[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                weigh(y[n][2 * r + j], 147 - (int)top_n[r], 139 + ev[n][j] - (int)top_m[r], h[j], l[j], sum[r]);
+            u8* at = mem.digits + D::P_AT + (g + 8 * r) * D::P_PITCH + (warp * 16 + n * 8 + 2 * t) * 2;
+            *(u32*)at = float_to_half2(mul1(h[0], unit[0]), mul1(h[1], unit[1]));
+            *(u32*)(at + ROWS * D::P_PITCH) = float_to_half2(mul1(l[0], unit[0]), mul1(l[1], unit[1]));
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+        if (t == 0) mem.d[warp * ROWS + g + 8 * r] = sum[r];
+    }
+}
+
+struct Place {  // of one unit's tile in the scratch
+    size_t row;  // of the unit's first head
+    int heads, tile, parts, places;
+};
+
+// f(O) of the warp's dims of one chunk to the scratch.
+template <int HEAD>
+INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, float* out, const Place& p, int warp,
+                         int lane) {
+    using D = Decode<HEAD>;
+    constexpr int N_TILES = D::N_TILES;
+    int g = lane >> 2, t = lane & 3, matrix = lane >> 3;
+    u32 weights = shared_address(mem.digits) + D::P_AT + (lane & 15) * D::P_PITCH + (lane >> 4) * 16;
+    u32 values = shared_address(v);
+    float high[N_TILES][4] = {}, low[N_TILES][4] = {};
+    int piece = N_TILES * warp + (N_TILES == 2 ? matrix >> 1 : 0);
+#pragma unroll
+    for (int s = 0; s < TILE / 16; s++) {
+        u32 ah[4], al[4], b[4];
+        load_matrix4(ah, weights + s * 32);
+        load_matrix4(al, weights + ROWS * D::P_PITCH + s * 32);
+        load_matrix4_turned(b, values + swizzled<D::CHUNK / 8>(16 * s + (lane & 15), piece));
+#pragma unroll
+        for (int n = 0; n < N_TILES; n++) {
+            mma_f16(high[n], ah, b[2 * n], b[2 * n + 1]);
+            mma_f16(low[n], al, b[2 * n], b[2 * n + 1]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+        int x = chunk * D::CHUNK + (N_TILES * warp + n) * 8 + 2 * t, part = x / 32;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (g + 8 * r >= p.heads || part >= p.parts) continue;
+            float o0 = mul1(join(high[n][2 * r], low[n][2 * r]), 0x1p15f);
+            float o1 = mul1(join(high[n][2 * r + 1], low[n][2 * r + 1]), 0x1p15f);
+            size_t to = ((p.row + g + 8 * r) * p.parts + part) * p.places + p.tile;
+            *(float2*)(out + to * 32 + x % 32) = make_float2(o0, o1);
+        }
+    }
+}
+template <int HEAD>
+INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], int4* sums,
+                       const Place& p, int lane) {
+    int g = lane >> 2;
+    if (lane & 3) return;
+    for (int r = 0; r < 2; r++) {
+        if (g + 8 * r >= p.heads) continue;
+        u32 d = 0;
+        for (int w = 0; w < WARPS; w++) d += mem.d[w * ROWS + g + 8 * r];
+        int bits = (int)__float_as_uint((float)(int)d);
+        sums[(p.row + g + 8 * r) * p.places + p.tile] = make_int4(from_bits(top_n[r]), from_bits(top_m[r]), bits, 0);
+    }
+}
+
+INLINE void load_steps(int (&ev)[2][2], const Attend& a, const Cursor& c, int warp, int lane) {
+    const i8* at = a.v_steps + cache_row(a, c) + warp * 16 + 2 * (lane & 3);
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) ev[n][j] = at[n * 8 + j];
+}
+
+template <int HEAD>
+INLINE void decode_tiles(const Attend& a, u8* shared) {
+    using D = Decode<HEAD>;
+    D& mem = *(D*)shared;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, use = 0, parts = (a.dim + 31) / 32;
+    next_kernel_may_start();
+    Cursor at = run_of_block(a);
+    Feed next = {at, 0, 0, read_once()};
+    bool ahead = at.left > 0 && settled(a, at);  // the first SLOTS - 1 slots are of the first tile
+    if (!ahead) previous_kernel_done();
+    if (at.left <= 0) return;
+#pragma unroll
+    for (int i = 0; i < D::SLOTS - 1; i++) feed(a, mem, next);
+    if (ahead) previous_kernel_done();
+    Query<HEAD> q;
+    int ev[2][2], next_ev[2][2], unit = -1, row = -1;
+    load_steps(next_ev, a, at, warp, lane);
+    while (at.left > 0) {
+        if (at.unit != unit || at.row != row) enter_unit(a, mem, q, at, warp, lane), unit = at.unit, row = at.row;
+        Place p = {(size_t)row * a.heads + first_head(a, at), heads_of(a, at), at.tile - at.first, parts, a.places};
+        Span seen = visible(a, row);
+        int tile = at.tile;
+        float y[2][4], high[2][4] = {}, low[2][4] = {};
+#pragma unroll
+        for (int c = 0; c < D::CHUNKS - 1; c++) add_scores(high, low, q, mem, take(a, mem, next, use), c, warp, lane);
+        if constexpr (D::CHUNKS == 2) {
+            float other[2][4] = {};
+            add_scores(high, other, q, mem, take(a, mem, next, use), 1, warp, lane);
+#pragma unroll
+            for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4], other[i / 4][i % 4]);
+        } else {
+            add_scores(high, low, q, mem, take(a, mem, next, use), 0, warp, lane);
+#pragma unroll
+            for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) ev[i / 2][i % 2] = next_ev[i / 2][i % 2];
+        advance(a, at);
+        if (at.left > 0) load_steps(next_ev, a, at, warp, lane);
+        float top = scale_scores(y, ev, mem, seen, tile, warp, lane);
+        if (!(top < 0x1p22f)) report(a.faults, row);
+        __syncthreads();
+        u32 top_n[2], top_m[2];
+        place_weights(y, ev, mem, top_n, top_m, warp, lane);
+#pragma unroll
+        for (int c = 0; c < D::CHUNKS; c++) {
+            const u8* v = take(a, mem, next, use);
+            if (c == 0 && warp == 0) write_sums(mem, top_n, top_m, a.tile_sums, p, lane);
+            write_output(mem, v, c, a.tile_out, p, warp, lane);
+        }
+    }
+}
+
+// --- the chain ---
+// acc is a multiple of 2^(least M so far - X): while the M of a head span at most 40 binades z cannot
+// act, acc·2^k is exact, and a step is one fma. Otherwise z is applied as written. den never falls below
+// 2^20, so its steps are one fma always. Pieces of tiles go through in turn: one warp walks over acc,
+// one over den, one works out the powers of two of the next piece, one fetches.
+constexpr int PIECE = 64, PIECES = 8, AHEAD = 8;
+
+struct Scales {  // of the tiles of a piece; beyond them a step changes nothing
+    float acc[PIECE], out[PIECE];   // 2^(X - X'), 2^(M - X')
+    float den[PIECE], term[PIECE];  // 2^(R - R'), f(D)·2^(N - R')
+};
+struct Chain {
+    float parts[PIECES][PIECE][32];  // f(O)
+    int4 sums[PIECES][PIECE];        // N, M, f(D)
+    Scales scales[2];
+    int plain[2];  // z cannot act in the piece
+    float den;
+    int lift;  // X - R + 8
+};
+struct Powers {  // R, X and the least M so far
+    int r, x, low;
+};
+
+INLINE void fetch_piece(const Attend& a, Chain& mem, size_t row, int part, int parts, int piece, int tiles, int lane) {
+    int from = piece * PIECE, count = min(PIECE, tiles - from), slot = piece % PIECES;
+    const int4* sums = a.tile_sums + row * a.places + from;
+    const float* out = a.tile_out + ((row * parts + part) * a.places + from) * 32;
+    for (int i = lane; i < count; i += 32) copy16(mem.sums[slot] + i, sums + i);
+    for (int i = lane; i < count * 8; i += 32) copy16(&mem.parts[slot][0][0] + i * 4, out + i * 4);
+}
+
+// The powers of two of a piece, two neighbouring tiles a lane.
+INLINE void scan_piece(Chain& mem, Powers& p, int piece, int tiles, int lane) {
+    Scales& to = mem.scales[piece & 1];
+    int count = min(PIECE, tiles - piece * PIECE);
+    int4 s[2];
+    int n[2], m[2], low = p.low;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        bool there = 2 * lane + j < count;
+        s[j] = there ? mem.sums[piece % PIECES][2 * lane + j] : make_int4(-0x40000000, -0x40000000, 0, 0);
+        n[j] = s[j].x, m[j] = s[j].y;
+        low = there ? min(low, m[j]) : low;
+    }
+    int run_n = max(n[0], n[1]), run_m = max(m[0], m[1]);
+#pragma unroll
+    for (int x = 1; x < 32; x <<= 1) {
+        run_n = max(run_n, __shfl_up_sync(~0u, run_n, x));
+        run_m = max(run_m, __shfl_up_sync(~0u, run_m, x));
+    }
+    int r = __shfl_up_sync(~0u, run_n, 1), x = __shfl_up_sync(~0u, run_m, 1);
+    r = lane == 0 ? p.r : max(r, p.r), x = lane == 0 ? p.x : max(x, p.x);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        int i = 2 * lane + j, r2 = max(r, n[j]), x2 = max(x, m[j]);
+        bool there = i < count;
+        to.acc[i] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
+        to.out[i] = there ? shift(m[j] - x2) : 0.0f;
+        to.den[i] = there ? shift(r - r2) : 1.0f;
+        to.term[i] = there ? mul1(__uint_as_float((u32)s[j].z), shift(n[j] - r2)) : 0.0f;
+        r = r2, x = x2;
+    }
+    p.r = max(p.r, __shfl_sync(~0u, run_n, 31)), p.x = max(p.x, __shfl_sync(~0u, run_m, 31));
+    p.low = __reduce_min_sync(~0u, low);
+    if (lane == 0) mem.plain[piece & 1] = p.low - p.x >= -40, mem.lift = p.x - p.r + 8;
+}
+
+// AHEAD tiles from tile i; all of them are there, or those below `count`.
+template <bool ALL>
+INLINE float walk_some(const float4* kept, const float4* added, const float (*parts)[32], float acc, int i, int count,
+                       int lane) {
+    float4 s[2] = {kept[i / 4], kept[i / 4 + 1]}, k[2] = {added[i / 4], added[i / 4 + 1]};
+    float o[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) o[j] = ALL || i + j < count ? parts[i + j][lane] : 0.0f;
+    acc = fma1(acc, s[0].x, mul1(o[0], k[0].x)), acc = fma1(acc, s[0].y, mul1(o[1], k[0].y));
+    acc = fma1(acc, s[0].z, mul1(o[2], k[0].z)), acc = fma1(acc, s[0].w, mul1(o[3], k[0].w));
+    acc = fma1(acc, s[1].x, mul1(o[4], k[1].x)), acc = fma1(acc, s[1].y, mul1(o[5], k[1].y));
+    acc = fma1(acc, s[1].z, mul1(o[6], k[1].z)), acc = fma1(acc, s[1].w, mul1(o[7], k[1].w));
+    return acc;
+}
+INLINE float walk_plain(const Chain& mem, float acc, int piece, int count, int lane) {
+    const Scales& c = mem.scales[piece & 1];
+    const float(*parts)[32] = mem.parts[piece % PIECES];
+    const float4 *kept = (const float4*)c.acc, *added = (const float4*)c.out;
+    if (count == PIECE) {
+#pragma unroll
+        for (int i = 0; i < PIECE; i += AHEAD) acc = walk_some<true>(kept, added, parts, acc, i, count, lane);
+        return acc;
+    }
+    for (int i = 0; i < count; i += AHEAD) acc = walk_some<false>(kept, added, parts, acc, i, count, lane);
+    return acc;
+}
+INLINE float walk_careful(const Chain& mem, float acc, int piece, int count, int lane) {
+    const Scales& c = mem.scales[piece & 1];
+    for (int i = 0; i < count; i++)
+        acc = add1(z(mul1(acc, c.acc[i])), z(mul1(mem.parts[piece % PIECES][i][lane], c.out[i])));
+    return acc;
+}
+INLINE float walk_den(const Scales& c, float den, int count) {
+    if (count > AHEAD) {
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) den = fma1(den, c.den[i], c.term[i]);
+        return den;
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) den = fma1(den, c.den[i], c.term[i]);
+    return den;
+}
+
+INLINE void combine(const Attend& a, u8* shared) {
+    Chain& mem = *(Chain*)shared;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
+    next_kernel_may_start();
+    if (row >= *a.step.count) {
+        previous_kernel_done();
+        return;
+    }
+    Span seen = visible(a, row);
+    int tiles = last_tile(seen) - first_tile(seen), pieces = (tiles + PIECE - 1) / PIECE, parts = gridDim.x;
+    size_t at = (size_t)row * a.heads + head;
+    previous_kernel_done();
+    auto get = [&](int piece) {
+        if (piece < pieces) fetch_piece(a, mem, at, part, parts, piece, tiles, lane);
+        copy_commit();
+    };
+    if (warp == 3)
+        for (int i = 0; i < PIECES - 2; i++) get(i);
+    float acc = 0.0f, den = 0.0f;
+    Powers powers = {-0x40000000, -0x40000000, 0x40000000};
+    for (int i = 0; i <= pieces; i++) {  // walk over piece i - 1, scan i, fetch i + PIECES - 2
+        if (warp == 3) copy_wait<PIECES - 3>();
+        __syncthreads();
+        int count = min(PIECE, tiles - (i - 1) * PIECE);
+        if (warp == 0 && i > 0)
+            acc = mem.plain[(i - 1) & 1] ? walk_plain(mem, acc, i - 1, count, lane)
+                                         : walk_careful(mem, acc, i - 1, count, lane);
+        if (warp == 1 && i > 0) den = walk_den(mem.scales[(i - 1) & 1], den, count);
+        if (warp == 2 && i < pieces) scan_piece(mem, powers, i, tiles, lane);
+        if (warp == 3) get(i + PIECES - 2);
+    }
+    if (warp == 1 && lane == 0) mem.den = den;
+    __syncthreads();
+    int x = part * 32 + lane;
+    if (warp == 0 && x < a.dim) finish(a, acc, mem.den, mem.lift, at * a.dim + x, row);
+}
+}  // namespace attention
+
+SIZE(decode_tiles_64_bytes, sizeof(attention::Decode<64>));
+SIZE(decode_tiles_128_bytes, sizeof(attention::Decode<128>));
+SIZE(decode_tiles_256_bytes, sizeof(attention::Decode<256>));
+SIZE(decode_combine_bytes, sizeof(attention::Chain));
+KERNEL BOUNDS(256, 2) decode_tiles_64(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::decode_tiles<64>(a, shared);
+}
+KERNEL BOUNDS(256, 2) decode_tiles_128(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::decode_tiles<128>(a, shared);
+}
+KERNEL BOUNDS(256, 2) decode_tiles_256(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::decode_tiles<256>(a, shared);
+}
+KERNEL BOUNDS(128, 4) decode_combine(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::combine(a, shared);
+}

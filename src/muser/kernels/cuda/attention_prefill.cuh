@@ -1,0 +1,372 @@
+// Attention of many rows (docs/arithmetic.md 7), bucket "chunk". Tiles go by in ascending order, so den
+// and acc are the very chain that decode_combine walks.
+//
+// prefill_64, _128, _256 (the least that holds dim): any card. Grid (ceil(most rows / queries), units,
+//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 82,432, 98,816 and
+//            98,816; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
+//            max(1, 16 / ratio) in whole numbers.
+//            reads q, gate, the cache, v_steps; writes out. A score beyond 2^22 is reported.
+//
+// A block has 4 · (16 / ratio) rows of the step that follow one another; those of one slot form a run,
+// and runs go one after another. Rows may stand at any position: each has its own visible span.
+#pragma once
+#include "attention.cuh"
+
+namespace attention {
+constexpr int PREFILL_WARPS = 4, PREFILL_THREADS = PREFILL_WARPS * 32, STEP_SLOTS = 4;
+
+// Ring slots of 16 KiB: K in KEYS positions of whole rows, V in 64 dims of all positions.
+template <int HEAD>
+struct Prefill {
+    static constexpr int SLOT = 16384, SLOTS = HEAD == 256 ? 2 : 4;
+    static constexpr int KEYS = SLOT / (2 * HEAD), K_USES = TILE / KEYS;
+    static constexpr int OUT = HEAD < 128 ? HEAD : 128, V_USES = OUT / 64;  // dims of a block
+    static constexpr int Q_BYTES = PREFILL_WARPS * ROWS * HEAD * 2;         // of one digit
+
+    u8 ring[SLOTS][SLOT];
+    u8 q[2][Q_BYTES];
+    i8 steps[STEP_SLOTS][TILE];
+};
+
+struct Run {  // rows [from, to) of the step, of one slot; the tiles that any of them sees
+    int from, to, first, last;
+};
+INLINE Run run_at(const Attend& a, int from, int limit) {
+    Span seen = visible(a, from);
+    Run run = {from, from + 1, first_tile(seen), last_tile(seen)};
+    int slot = a.step.slots[from];
+    for (; run.to < limit && a.step.slots[run.to] == slot; run.to++) {
+        seen = visible(a, run.to);
+        run.first = min(run.first, first_tile(seen)), run.last = max(run.last, last_tile(seen));
+    }
+    return run;
+}
+
+struct Pair {  // one row of the matrix tile
+    int row, head;  // row -1: none
+    Span seen;
+};
+struct State {  // of one row of the matrix tile; low: least M so far
+    int n, m, low, started;
+    float den;
+};
+
+// The heads and rows that a block does.
+struct Share {
+    int unit, kv_head, head, heads, each;  // each: queries of a warp
+};
+INLINE Share share_of(const Attend& a, int unit) {
+    int ratio = a.heads / a.kv_heads, groups = (ratio + ROWS - 1) / ROWS, kv = unit / groups;
+    int at = unit % groups * ROWS, heads = min(ROWS, ratio - at);
+    return {unit, kv, kv * ratio + at, heads, ratio < ROWS ? ROWS / ratio : 1};
+}
+INLINE Pair pair_of(const Attend& a, const Share& s, const Run& run, int base, int warp, int r) {
+    int query = r / s.heads, row = base + warp * s.each + query;
+    if (query >= s.each || row < run.from || row >= run.to) return {-1, 0, {0, 0}};
+    return {row, s.head + r % s.heads, visible(a, row)};
+}
+
+struct PrefillFeed {
+    int tile, last, part, slot, steps;
+    size_t plane;  // first cache row of the slot and KV head
+    int out;       // first dim of the block
+    u64 policy;
+};
+template <int HEAD>
+INLINE void feed(const Attend& a, Prefill<HEAD>& mem, PrefillFeed& f) {
+    using P = Prefill<HEAD>;
+    if (f.tile < f.last) {
+        size_t row = f.plane + f.tile * TILE % a.capacity;
+        if (f.part == 0 && threadIdx.x < TILE / 16)
+            copy16(mem.steps[f.steps] + threadIdx.x * 16, a.v_steps + row + threadIdx.x * 16);
+        if (f.part < P::K_USES) {
+            fetch<HEAD / 8, P::SLOT / 16, PREFILL_THREADS>(
+                mem.ring[f.slot], a.k + (row + f.part * P::KEYS) * a.dim, 0, a.dim, f.policy);
+        } else {
+            int x = f.out + (f.part - P::K_USES) * 64;
+            fetch<8, P::SLOT / 16, PREFILL_THREADS>(mem.ring[f.slot], a.v + row * a.dim, x / 8, a.dim, f.policy);
+        }
+        f.part++;
+        if (f.part == P::K_USES + P::V_USES) f.part = 0, f.tile++, f.steps = (f.steps + 1) % STEP_SLOTS;
+    }
+    copy_commit();
+    f.slot = f.slot + 1 == P::SLOTS ? 0 : f.slot + 1;
+}
+template <int HEAD>
+INLINE const u8* take(const Attend& a, Prefill<HEAD>& mem, PrefillFeed& f, int& use) {
+    copy_wait<Prefill<HEAD>::SLOTS - 2>();
+    __syncthreads();
+    feed(a, mem, f);
+    const u8* slot = mem.ring[use];
+    use = use + 1 == Prefill<HEAD>::SLOTS ? 0 : use + 1;
+    return slot;
+}
+
+// The warp's rows on their grid; returns c·2^eq of rows lane / 4 and lane / 4 + 8.
+template <int HEAD>
+INLINE void place_rows(const Attend& a, Prefill<HEAD>& mem, const Share& s, const Run& run, int base, int warp,
+                       int lane, float (&scale)[2]) {
+    scale[0] = scale[1] = 0.0f;
+    for (int r = 0; r < ROWS; r++) {
+        Pair p = pair_of(a, s, run, base, warp, r);
+        int at = warp * ROWS + r;
+        auto put = [&](int x, u16 high, u16 low) {
+            int place = swizzled<HEAD / 8>(at, x / 8) + x % 8 * 2;
+            *(u16*)(mem.q[0] + place) = high;
+            *(u16*)(mem.q[1] + place) = low;
+        };
+        float mine = 0.0f;
+        if (p.row >= 0) {
+            mine = place_query<HEAD>(a.q + ((size_t)p.row * a.heads + p.head) * a.dim, a, lane, put);
+        } else {
+            for (int x = lane; x < HEAD; x += 32) put(x, 0, 0);
+        }
+        if (lane / 4 == r % 8) scale[r / 8] = mine;
+    }
+    __syncwarp();
+}
+
+// y of 32 positions, from row `key` of the slot on: blocks of 8 positions × {row g: 2, row g + 8: 2}.
+template <int HEAD>
+INLINE void scores(float* y, const Prefill<HEAD>& mem, const u8* k, int key, const float (&scale)[2], int warp,
+                   int lane) {
+    constexpr int LOWS = HEAD == 256 ? 2 : 1;
+    int matrix = lane >> 3;
+    u32 keys = shared_address(k), high_q = shared_address(mem.q[0]), low_q = shared_address(mem.q[1]);
+    float high[4][4] = {}, low[LOWS][4][4] = {};
+#pragma unroll
+    for (int s = 0; s < HEAD / 16; s++) {
+        u32 ah[4], al[4];
+        int q_at = swizzled<HEAD / 8>(warp * ROWS + (lane & 15), 2 * s + (lane >> 4));
+        load_matrix4(ah, high_q + q_at);
+        load_matrix4(al, low_q + q_at);
+#pragma unroll
+        for (int n = 0; n < 4; n += 2) {
+            u32 b[4];
+            int row = key + n * 8 + (matrix >> 1) * 8 + (lane & 7);
+            load_matrix4(b, keys + swizzled<HEAD / 8>(row, 2 * s + (matrix & 1)));
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                mma_f16(high[n + j], ah, b[2 * j], b[2 * j + 1]);
+                mma_f16(low[s * 16 / 128][n + j], al, b[2 * j], b[2 * j + 1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        float t;
+        if constexpr (LOWS == 2) {
+            t = join(high[i / 4][i % 4], low[0][i / 4][i % 4], low[1][i / 4][i % 4]);
+        } else {
+            t = join(high[i / 4][i % 4], low[0][i / 4][i % 4]);
+        }
+        y[i] = mul1(t, scale[i >> 1 & 1]);
+    }
+}
+
+INLINE int step_of_pair(u32 pair, int j) { return (int)(j ? pair << 16 : pair << 24) >> 24; }
+
+// Hides what a row may not see; the largest |y| of what it sees.
+INLINE void hide(float (&y)[64], float (&top)[2], const Pair (&pair)[2], int tile, int t) {
+    bool whole = true;
+    for (int r = 0; r < 2; r++) whole &= pair[r].seen.lo <= tile * TILE && pair[r].seen.hi >= tile * TILE + TILE;
+    if (whole) {
+#pragma unroll
+        for (int i = 0; i < 64; i++) top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], fabsf(y[i]));
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        int at = tile * TILE + i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1;
+        bool shown = at >= pair[r].seen.lo && at < pair[r].seen.hi;
+        top[r] = fmaxf(top[r], shown ? fabsf(y[i]) : 0.0f);
+        if (!shown) y[i] = HIDDEN;
+    }
+}
+
+// Scores become digits of P, in the order of the matrix unit's left operand: [position / 16][4].
+struct Weights {
+    u32 high[32], low[32];
+};
+INLINE void weigh_tile(const float (&y)[64], const i8* steps, Weights& w, u32 (&top_n)[2], u32 (&top_m)[2],
+                       u32 (&sum)[2], int t) {
+    const u16* pairs = (const u16*)steps;
+#pragma unroll
+    for (int r = 0; r < 2; r++) top_n[r] = top_m[r] = sum[r] = 0;
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        u32 bits = floor_bits(y[i]);
+        int r = i >> 1 & 1;
+        top_n[r] = max(top_n[r], bits);
+        top_m[r] = max(top_m[r], bits + step_of_pair(pairs[i / 4 * 4 + t], i & 1));
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int x = 1; x < 4; x <<= 1) {
+            top_n[r] = max(top_n[r], __shfl_xor_sync(~0u, top_n[r], x));
+            top_m[r] = max(top_m[r], __shfl_xor_sync(~0u, top_m[r], x));
+        }
+#pragma unroll
+    for (int i = 0; i < 64; i += 2) {
+        int r = i >> 1 & 1;
+        u32 pair = pairs[i / 4 * 4 + t];
+        float h[2], l[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            int ev = step_of_pair(pair, j);
+            float unit = pow2(-15 - ev);
+            weigh(y[i + j], 147 - (int)top_n[r], 139 + ev - (int)top_m[r], h[j], l[j], sum[r]);
+            h[j] = mul1(h[j], unit), l[j] = mul1(l[j], unit);
+        }
+        w.high[i / 2] = float_to_half2(h[0], h[1]);
+        w.low[i / 2] = float_to_half2(l[0], l[1]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    }
+}
+
+struct Merge {  // one step of the chain for two rows
+    float kept[2], added[2];
+    bool sees[2], plain;
+};
+INLINE Merge merge_sums(State (&state)[2], const Pair (&pair)[2], const u32 (&top_n)[2], const u32 (&top_m)[2],
+                        const u32 (&sum)[2], int tile) {
+    Merge step;
+    step.plain = true;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        State& s = state[r];
+        int n = from_bits(top_n[r]), m = from_bits(top_m[r]);
+        step.sees[r] = pair[r].seen.lo < (tile + 1) * TILE && pair[r].seen.hi > tile * TILE;
+        step.kept[r] = 1.0f, step.added[r] = 0.0f;
+        if (step.sees[r]) {
+            int n2 = s.started ? max(s.n, n) : n, m2 = s.started ? max(s.m, m) : m;
+            s.den = fma1(s.den, shift(s.started ? s.n - n2 : 0), mul1((float)(int)sum[r], shift(n - n2)));
+            step.kept[r] = shift(s.started ? s.m - m2 : 0);
+            step.added[r] = pow2(15 + max(m - m2, -100));  // the digits were scaled by 2^-15
+            s.low = s.started ? min(s.low, m) : m;
+            s.n = n2, s.m = m2, s.started = 1;
+            step.plain &= s.low - m2 >= -40;
+        }
+    }
+    step.plain = __all_sync(~0u, step.plain);  // z cannot act: see decode_combine
+    return step;
+}
+INLINE void merge_value(float& acc, float high, float low, const Merge& step, int r) {
+    float o = mul1(join(high, low), step.added[r]);
+    if (step.plain) {
+        acc = fma1(acc, step.kept[r], o);
+    } else if (step.sees[r]) {
+        acc = add1(z(mul1(acc, step.kept[r])), z(o));
+    }
+}
+
+// 64 output dims: acc[8 blocks of 8 dims × {row g: 2, row g + 8: 2}].
+INLINE void outputs(float* acc, const Weights& w, const u8* v, const Merge& step, int lane) {
+    u32 values = shared_address(v);
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        float high[2][4] = {}, low[2][4] = {};
+#pragma unroll
+        for (int s = 0; s < TILE / 16; s++) {
+            u32 b[4];
+            u32 ah[4] = {w.high[4 * s], w.high[4 * s + 1], w.high[4 * s + 2], w.high[4 * s + 3]};
+            u32 al[4] = {w.low[4 * s], w.low[4 * s + 1], w.low[4 * s + 2], w.low[4 * s + 3]};
+            load_matrix4_turned(b, values + swizzled<8>(16 * s + (lane & 15), n + (lane >> 4)));
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                mma_f16(high[j], ah, b[2 * j], b[2 * j + 1]);
+                mma_f16(low[j], al, b[2 * j], b[2 * j + 1]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            merge_value(acc[n * 4 + i], high[i / 4][i % 4], low[i / 4][i % 4], step, i >> 1 & 1);
+    }
+}
+
+template <int COUNT>
+INLINE void write_rows(const Attend& a, const float (&acc)[COUNT], const State (&state)[2], const Pair (&pair)[2],
+                       int out, int t) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        int r = i >> 1 & 1, x = out + i / 4 * 8 + 2 * t + (i & 1);
+        if (pair[r].row < 0 || x >= a.dim) continue;
+        size_t at = ((size_t)pair[r].row * a.heads + pair[r].head) * a.dim + x;
+        finish(a, acc[i], state[r].den, state[r].m - state[r].n + 8, at, pair[r].row);
+    }
+}
+
+template <int HEAD>
+INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share, const Run& run, int base) {
+    using P = Prefill<HEAD>;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3, use = 0;
+    size_t plane = (size_t)(a.step.slots[run.from] * a.kv_heads + share.kv_head) * a.capacity;
+    PrefillFeed next = {run.first, run.last, 0, 0, 0, plane, (int)blockIdx.z * P::OUT, read_once()};
+#pragma unroll
+    for (int i = 0; i < P::SLOTS - 1; i++) feed(a, mem, next);
+    Pair pair[2] = {pair_of(a, share, run, base, warp, g), pair_of(a, share, run, base, warp, g + 8)};
+    State state[2] = {};
+    float scale[2], top[2] = {0.0f, 0.0f}, acc[P::OUT / 2];
+    place_rows(a, mem, share, run, base, warp, lane, scale);
+#pragma unroll
+    for (int i = 0; i < P::OUT / 2; i++) acc[i] = 0.0f;
+    for (int tile = run.first, steps = 0; tile < run.last; tile++, steps = (steps + 1) % STEP_SLOTS) {
+        float y[64];
+        Weights w;
+        u32 top_n[2], top_m[2], sum[2];
+#pragma unroll
+        for (int u = 0; u < P::K_USES; u++) {
+            const u8* k = take(a, mem, next, use);
+#pragma unroll
+            for (int key = 0; key < P::KEYS; key += 32)
+                scores(y + (u * P::KEYS + key) / 2, mem, k, key, scale, warp, lane);
+        }
+        hide(y, top, pair, tile, t);
+        weigh_tile(y, mem.steps[steps], w, top_n, top_m, sum, t);
+        Merge step = merge_sums(state, pair, top_n, top_m, sum, tile);
+#pragma unroll
+        for (int u = 0; u < P::V_USES; u++) outputs(acc + 32 * u, w, take(a, mem, next, use), step, lane);
+    }
+    for (int r = 0; r < 2; r++)
+        if (!(top[r] < 0x1p22f)) report(a.faults, pair[r].row);
+    write_rows(a, acc, state, pair, (int)blockIdx.z * P::OUT, t);
+    copy_wait<0>();
+    __syncthreads();  // the ring is free for the next run
+}
+
+template <int HEAD>
+INLINE void prefill(const Attend& a, u8* shared) {
+    Prefill<HEAD>& mem = *(Prefill<HEAD>*)shared;
+    Share share = share_of(a, blockIdx.y);
+    next_kernel_may_start();
+    previous_kernel_done();
+    int block = (int)(gridDim.x - 1 - blockIdx.x), base = block * PREFILL_WARPS * share.each;  // longest first
+    int limit = min(*a.step.count, base + PREFILL_WARPS * share.each);
+    for (int from = base; from < limit;) {
+        Run run = run_at(a, from, limit);
+        prefill_run(a, mem, share, run, base);
+        from = run.to;
+    }
+}
+}  // namespace attention
+
+SIZE(prefill_64_bytes, sizeof(attention::Prefill<64>));
+SIZE(prefill_128_bytes, sizeof(attention::Prefill<128>));
+SIZE(prefill_256_bytes, sizeof(attention::Prefill<256>));
+KERNEL BOUNDS(128, 2) prefill_64(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::prefill<64>(a, shared);
+}
+KERNEL BOUNDS(128, 2) prefill_128(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::prefill<128>(a, shared);
+}
+KERNEL BOUNDS(128, 2) prefill_256(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::prefill<256>(a, shared);
+}

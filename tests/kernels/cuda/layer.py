@@ -1,0 +1,167 @@
+"""One layer's cache and attention through the shim, with the oracle's answer beside it."""
+
+import ctypes
+
+import numpy as np
+
+from muser.graph import oracle
+from muser.graph.arithmetic import attention_constant
+from muser.kv.geometry import Geometry
+
+from .shim import device, poisoned
+
+POINTER, INT, U64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64
+
+
+def structure(name, **fields):
+    return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
+
+
+STEP = dict.fromkeys(("count", "tokens", "positions", "slots", "outputs"), POINTER)
+FAULTS = {"word": POINTER, "entry": U64}
+CACHE = {"k_cache": POINTER, "v_cache": POINTER, "v_steps": POINTER}
+Append = structure(
+    "Append", k=POINTER, v=POINTER, **CACHE, **STEP, **FAULTS, kv_heads=INT, dim=INT, capacity=INT
+)
+Copy = structure(
+    "Copy", k=POINTER, v=POINTER, **CACHE, **FAULTS,
+    kv_heads=INT, dim=INT, capacity=INT, slot=INT, first=INT, count=INT,
+)  # fmt: skip
+ATTEND = dict(
+    q=POINTER, gate=POINTER, out=POINTER, k=POINTER, v=POINTER, v_steps=POINTER,
+    tile_out=POINTER, tile_sums=POINTER, **STEP, **FAULTS, factor=ctypes.c_float,
+    heads=INT, kv_heads=INT, dim=INT, q_bits=INT, capacity=INT, window=INT, places=INT,
+)  # fmt: skip
+Attend = structure("Attend", **ATTEND)
+
+TEXTS = ("kv.cuh", "attention.cuh", "attention_decode.cuh", "attention_prefill.cuh")
+PREFILL_BYTES = {64: 82432, 128: 98816, 256: 98816}
+COMBINE_BYTES = 77872
+
+
+def decode_bytes(head, architecture):
+    number = int(architecture[3:].rstrip("a"))
+    slots = 3 if head < 256 and 90 <= number < 120 else 2
+    digits = 32 * max(2 * head + 16, 272) if head < 256 else 32 * (2 * head + 16 + 272)
+    return slots * 256 * min(head, 128) + digits + 3 * 512 + 64
+
+
+class Layer:
+    """Caches of `slots` sequences. `chunk` and `context` decide the capacity as the engine does."""
+
+    def __init__(self, shim, heads, kv_heads, dim, window=None, slots=1, context=700, chunk=64):
+        self.shim, self.heads, self.kv_heads, self.dim, self.window = (
+            shim,
+            heads,
+            kv_heads,
+            dim,
+            window,
+        )
+        self.capacity = Geometry(window, context, chunk).capacity
+        self.head = next(size for size in (64, 128, 256) if dim <= size)
+        shape = (slots, kv_heads, self.capacity)
+        self.k, self.v = (device(np.zeros((*shape, dim), np.float16)) for _ in range(2))
+        self.v_steps = device(np.zeros(shape, np.int8))
+        self.fault = device(np.full(1, 2**64 - 1, np.uint64))
+        self.seed = 0
+        self.keys, self.values = (
+            np.zeros((slots, context, kv_heads, dim), np.float16) for _ in range(2)
+        )
+
+    @property
+    def faulty_row(self):
+        """The row that the kernels reported, or None."""
+        word = int(self.fault[0])
+        return None if word == 2**64 - 1 else word & 0xFFFFFFFF
+
+    def step(self, positions, slots):
+        parts = (len(positions), positions, positions, slots, positions)
+        arrays = [device(np.atleast_1d(np.asarray(part, np.int32))) for part in parts]
+        return arrays, dict(zip(STEP, (a.ctypes.data for a in arrays), strict=True))
+
+    def address(self, **arrays):
+        return {name: array.ctypes.data for name, array in arrays.items()}
+
+    def cache(self):
+        return self.address(k_cache=self.k, v_cache=self.v, v_steps=self.v_steps)
+
+    def sizes(self):
+        return dict(kv_heads=self.kv_heads, dim=self.dim, capacity=self.capacity)
+
+    def faults(self):
+        return dict(word=self.fault.ctypes.data, entry=5)
+
+    def append(self, k, v, positions, slots, spare=0):
+        """Store rows f32 `[rows, kv heads * dim]`; `spare` more blocks than rows."""
+        kept, step = self.step(positions, slots)
+        k, v = device(k), device(v)
+        argument = Append(
+            **self.address(k=k, v=v), **self.cache(), **step, **self.faults(), **self.sizes()
+        )
+        grid = (len(k) + spare, self.kv_heads)
+        self.shim.launch("kv_append", grid, 64, argument, seed=self.seed)
+        for row, (position, slot) in enumerate(zip(positions, slots, strict=True)):
+            self.keys[slot, position] = oracle.snap_kv(k[row : row + 1], self.kv_heads)[0]
+            self.values[slot, position] = oracle.snap_kv(v[row : row + 1], self.kv_heads)[0]
+        return kept
+
+    def copy(self, kernel, k, v, slot, first):
+        argument = Copy(
+            **self.address(k=k, v=v), **self.cache(), **self.faults(), **self.sizes(),
+            slot=slot, first=first, count=len(k),
+        )  # fmt: skip
+        self.shim.launch(kernel, (len(k), self.kv_heads), 64, argument, seed=self.seed)
+
+    def places(self):
+        whole = self.capacity // 128
+        return whole if self.window is None else min(whole, (self.window + 126) // 128 + 1)
+
+    def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
+        """Rows f32 `[rows, heads * dim]` by `route` "decode" or "prefill"."""
+        kept, step = self.step(positions, slots)
+        rows, parts = len(q) + spare, -(-self.dim // 32)
+        q, out = device(q), poisoned(q.shape, np.float32)
+        gate = None if gate is None else device(gate)
+        tile_out = poisoned((rows, self.heads, parts, self.places(), 32), np.float32)
+        tile_sums = poisoned((rows, self.heads, self.places(), 4), np.int32)
+        arrays = dict(q=q, out=out, k=self.k, v=self.v, v_steps=self.v_steps)
+        argument = Attend(
+            **self.address(**arrays, tile_out=tile_out, tile_sums=tile_sums),
+            gate=None if gate is None else gate.ctypes.data,
+            **step, **self.faults(), factor=attention_constant(self.dim**-0.5), heads=self.heads,
+            **self.sizes(), q_bits=20 - int(self.dim - 1).bit_length(),
+            window=self.window or 0, places=self.places(),
+        )  # fmt: skip
+        if route == "decode":
+            size = decode_bytes(self.head, self.shim.architecture)
+            self.shim.launch(f"decode_tiles_{self.head}", blocks, 256, argument, size, self.seed)
+            grid = (parts, self.heads, rows)
+            self.shim.launch("decode_combine", grid, 128, argument, COMBINE_BYTES, self.seed)
+        else:
+            ratio = self.heads // self.kv_heads
+            grid = (
+                -(-rows // (4 * max(1, 16 // ratio))),
+                self.kv_heads * -(-ratio // 16),
+                -(-self.head // 128),
+            )
+            size = PREFILL_BYTES[self.head]
+            self.shim.launch(f"prefill_{self.head}", grid, 128, argument, size, self.seed)
+        assert self.shim.inexact_sums == 0
+        return np.array(out)
+
+    def expected(self, q, positions, slots, gate=None):
+        out = np.empty_like(q)
+        last = np.asarray(positions, np.int64) + 1
+        first = np.zeros_like(last) if self.window is None else np.maximum(0, last - self.window)
+        for slot in np.unique(slots):
+            mine = np.asarray(slots) == slot
+            stop = int(last[mine].max())
+            rows = oracle.attention(
+                q[mine].reshape(-1, self.heads, self.dim),
+                self.keys[slot, :stop],
+                self.values[slot, :stop],
+                np.stack([first, last], axis=1)[mine],
+                self.dim**-0.5,
+            )
+            out[mine] = rows
+        return out if gate is None else oracle.sigmoid_gate(out, gate)
