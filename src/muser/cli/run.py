@@ -59,7 +59,7 @@ class RunFlags:
         int | None, _whole("Threads; by default the cores granted.", "--threads", "-t")
     ] = None
     accept_terms: Annotated[bool, _switch("Accept the terms that the model comes under.")] = False
-    device: Annotated[str, _flag("cpu, or oracle: the arithmetic in NumPy, slow.")] = "cpu"
+    device: Annotated[str, _flag("cpu; cuda; or oracle: the arithmetic in NumPy, slow.")] = "cpu"
     max_tokens: Annotated[
         int | None,
         _whole("Most tokens to answer; default 256.", "--max-tokens", "-n", group=_OUTPUT),

@@ -4,7 +4,7 @@ from muser.devices.device import Device
 from muser.devices.oracle import OracleDevice
 from muser.errors import DeviceError
 
-NAMES = ("cpu", OracleDevice.name)
+NAMES = ("cpu", "cuda", OracleDevice.name)
 
 
 def open_device(name: str, *, threads: int | None = None) -> Device:
@@ -17,6 +17,10 @@ def open_device(name: str, *, threads: int | None = None) -> Device:
         from muser.devices.cpu import CpuDevice
 
         return CpuDevice(threads)
+    if name == "cuda":
+        from muser.devices.cuda import CudaDevice
+
+        return CudaDevice()
     if name == OracleDevice.name:
         return OracleDevice()
     raise DeviceError(f"There is no device {name!r}.", f"Known: {', '.join(NAMES)}.")

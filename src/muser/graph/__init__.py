@@ -22,6 +22,8 @@ from muser.graph.ops import (
     Softcap,
     TakeRows,
     UniformSpec,
+    reads_of,
+    writes_of,
 )
 from muser.graph.rope import rope_table
 
@@ -47,5 +49,7 @@ __all__ = [
     "Softcap",
     "TakeRows",
     "UniformSpec",
+    "reads_of",
     "rope_table",
+    "writes_of",
 ]

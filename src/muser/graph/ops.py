@@ -230,3 +230,35 @@ class Graph:
     vocabulary: int
     context: int
     uniform: tuple[UniformSpec, ...] = ()
+
+
+def reads_of(op: Op) -> tuple[str, ...]:
+    """The rows that an operator reads."""
+    match op:
+        case Embed():
+            return ()
+        case KvAppend():
+            return (op.key, op.value)
+        case Attention():
+            return (op.query,)
+        case SigmoidGate():
+            return (op.source, op.gate)
+        case GatedAct():
+            return (op.gate, op.up)
+        case Add():
+            return (op.left, op.right)
+        case TakeRows():
+            return op.rows
+    return (op.source,)
+
+
+def writes_of(op: Op) -> tuple[str, ...]:
+    """The rows that an operator writes."""
+    match op:
+        case Project():
+            return op.targets
+        case TakeRows():
+            return op.rows
+        case KvAppend() | Argmax():
+            return ()
+    return (op.target,)

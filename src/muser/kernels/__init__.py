@@ -3,6 +3,8 @@
 from muser.kernels.arguments import CACHE_LINE, Args, Entry, StepBlock, address, zeros
 from muser.kernels.compiler import Compiler, find_compiler
 from muser.kernels.constants import MAX_THREADS, Constants, Outcome
+from muser.kernels.cuda_library import CudaLibrary, load_cuda
+from muser.kernels.cuda_registry import CUDA_KERNELS
 from muser.kernels.library import (
     ISA_BITS,
     Library,
@@ -18,12 +20,14 @@ from muser.kernels.source import Source, read_source
 __all__ = [
     "BUCKETS",
     "CACHE_LINE",
+    "CUDA_KERNELS",
     "ISA_BITS",
     "MAX_THREADS",
     "REGISTRY",
     "Args",
     "Compiler",
     "Constants",
+    "CudaLibrary",
     "Entry",
     "Library",
     "Outcome",
@@ -35,6 +39,7 @@ __all__ = [
     "bucket_of",
     "choose_library",
     "find_compiler",
+    "load_cuda",
     "load_library",
     "pipeline",
     "processor_of",

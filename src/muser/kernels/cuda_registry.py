@@ -7,16 +7,50 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A text that is compiled by itself. `only`: the architectures it is for; empty: all."""
+    """A text that is compiled by itself, and its kernels. `only`: the architectures it is for."""
 
     text: str
+    kernels: tuple[str, ...]
     only: tuple[str, ...] = ()
 
     def serves(self, architecture: str) -> bool:
         return not self.only or architecture in self.only
 
 
-UNITS: Mapping[str, Unit] = MappingProxyType({})
+QUANTISED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
+FLOATS = ("f32", "f16", "bf16")
+ROWS = (
+    "rms_norm", "add_norm", "norm_add_norm", "head_norm", "heads", "rope_interleaved",
+    "rope_half_split", "sigmoid_gate", "silu_gate", "gelu_gate", "add", "scale", "softcap",
+    "scale_softcap", "take_rows", "argmax_parts", "argmax",
+    *(f"embed_{name}" for name in (*QUANTISED, *FLOATS)),
+)  # fmt: skip
+PROJECT = (
+    "quantise_256", "quantise_32", "grid_rows",
+    *(f"place_{name}" for name in (*QUANTISED, *FLOATS)),
+    *(f"matvec_{form}_{rows}" for form in ("256", "32", "grid") for rows in (1, 2, 4)),
+)  # fmt: skip
+ATTENTION = (
+    "kv_append", "kv_import", "kv_export", "decode_combine",
+    *(f"{name}_{head}" for name in ("decode_tiles", "prefill") for head in (64, 128, 256)),
+)  # fmt: skip
+GEMM = (
+    "quantise_tiles_k", "quantise_tiles_32", "quantise_tiles_grid",
+    *(f"gemm_{name}" for name in (*QUANTISED, "grid")),
+)  # fmt: skip
+
+UNITS: Mapping[str, Unit] = MappingProxyType(
+    {
+        "rows": Unit("rows.cu", ROWS),
+        "project": Unit("project.cu", PROJECT),
+        "attention": Unit("attention.cu", ATTENTION),
+        "gemm": Unit("gemm.cu", GEMM),
+    }
+)
+CUDA_KERNELS: Mapping[str, str] = MappingProxyType(
+    {kernel: name for name, unit in UNITS.items() for kernel in unit.kernels}
+)
+"""Kernel name to the unit that holds it."""
 
 
 def units_of(architecture: str) -> tuple[str, ...]:

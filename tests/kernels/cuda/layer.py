@@ -17,7 +17,7 @@ def structure(name, **fields):
     return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
 
 
-STEP = {name: POINTER for name in ("count", "tokens", "positions", "slots", "outputs")}
+STEP = dict.fromkeys(("count", "tokens", "positions", "slots", "outputs"), POINTER)
 FAULTS = {"word": POINTER, "entry": U64}
 CACHE = {"k_cache": POINTER, "v_cache": POINTER, "v_steps": POINTER}
 Append = structure(
@@ -50,7 +50,13 @@ class Layer:
     """Caches of `slots` sequences. `chunk` and `context` decide the capacity as the engine does."""
 
     def __init__(self, shim, heads, kv_heads, dim, window=None, slots=1, context=700, chunk=64):
-        self.shim, self.heads, self.kv_heads, self.dim, self.window = shim, heads, kv_heads, dim, window
+        self.shim, self.heads, self.kv_heads, self.dim, self.window = (
+            shim,
+            heads,
+            kv_heads,
+            dim,
+            window,
+        )
         self.capacity = Geometry(window, context, chunk).capacity
         self.head = next(size for size in (64, 128, 256) if dim <= size)
         shape = (slots, kv_heads, self.capacity)
@@ -133,7 +139,11 @@ class Layer:
             self.shim.launch("decode_combine", grid, 128, argument, COMBINE_BYTES, self.seed)
         else:
             ratio = self.heads // self.kv_heads
-            grid = (-(-rows // (4 * max(1, 16 // ratio))), self.kv_heads * -(-ratio // 16), -(-self.head // 128))
+            grid = (
+                -(-rows // (4 * max(1, 16 // ratio))),
+                self.kv_heads * -(-ratio // 16),
+                -(-self.head // 128),
+            )
             size = PREFILL_BYTES[self.head]
             self.shim.launch(f"prefill_{self.head}", grid, 128, argument, size, self.seed)
         assert self.shim.inexact_sums == 0

@@ -5,6 +5,7 @@
 #define INLINE static inline
 #define KERNEL extern "C" __attribute__((visibility("default"), used)) void
 #define BOUNDS(threads, blocks)
+#define SIZE(name, value) extern "C" __attribute__((visibility("default"), used)) const int name = (int)(value)
 #define SHARED_BYTES(name) u8* const name = shim::dynamic
 #define __device__
 #define __host__

@@ -7,6 +7,8 @@ leaves undefined (a missing barrier, lanes that part, shared memory nobody wrote
 import ctypes
 import functools
 import hashlib
+import mmap
+import platform
 import re
 import shlex
 import shutil
@@ -44,6 +46,7 @@ FLAGS = (
 )
 KERNEL = re.compile(r'extern "C" __attribute__\(\(visibility\("default"\), used\)\) void\s+(\w+)')
 MAP_MARK = 0x70616D2D6D696873
+_libc = ctypes.CDLL(None, use_errno=True)
 RAN: set[tuple[str, str]] = set()
 """Architecture and kernel of every launch that came to its end in this process."""
 
@@ -56,12 +59,16 @@ class Entry(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("call", ctypes.c_void_p), ("size", ctypes.c_uint64))
 
 
+@functools.cache
 def compiler():
-    """g++ or clang++, as a command."""
+    """g++ or clang++ for this very machine, as a command; None without one."""
+    machine = platform.machine().replace("arm64", "aarch64")
     for name in ("g++", "c++", "clang++"):
         if shutil.which(name):
-            return name
-    raise ShimFailure("no C++ compiler: install g++ or clang++")
+            asked = subprocess.run((name, "-dumpmachine"), capture_output=True, text=True)
+            if asked.stdout.startswith((machine, platform.machine())):
+                return name
+    return None
 
 
 def defines(architecture):
@@ -85,11 +92,18 @@ def tensor_map(array, box_width, box_rows, exchange, address=None):
 
 
 def device(array, alignment=256):
-    """A copy whose first byte is aligned like an allocation on a card, zeros 256 bytes beyond."""
+    """A copy that begins aligned like an allocation on a card and ends before a page of nobody's.
+
+    Fewer than `alignment` bytes lie between its end and that page; they are zeros.
+    """
     array = np.ascontiguousarray(array)
-    room = np.zeros(array.nbytes + alignment + 256, np.uint8)
-    at = -room.ctypes.data % alignment
-    copy = room[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+    pages = -(-max(array.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, pages + 2 * mmap.PAGESIZE), np.uint8)
+    for guard in (0, pages + mmap.PAGESIZE):
+        address = ctypes.c_void_p(memory.ctypes.data + guard)
+        assert _libc.mprotect(address, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    at = mmap.PAGESIZE + (pages - array.nbytes) // alignment * alignment
+    copy = memory[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 

@@ -19,13 +19,20 @@ INLINE void copy_wait() {
     shim::copy_wait(N);
 }
 
-#ifdef HAS_BULK
+INLINE void flag_set(u32* flag) { *flag = 1; }
+INLINE void flag_wait(u32* flag) {  // blocks run one after another
+    if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");
+}
+
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
+INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
+INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
+INLINE void prefetch(const void*, u32) {}
+
+#ifdef HAS_BULK
 INLINE void barrier_fence() {}
 INLINE void async_fence() {}
 INLINE void barrier_expect(u64* b, u32 bytes) { shim::barrier_expect(b, bytes); }
-INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
-INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
 struct __align__(64) Map {  // made by shim.py: address, rows, width, pitch, box, element, exchange
     u64 words[16];
@@ -37,6 +44,10 @@ INLINE void load_matrix4(u32 (&r)[4], u32 address) { shim::load_matrix4(r, addre
 INLINE void load_matrix4_turned(u32 (&r)[4], u32 address) { shim::load_matrix4(r, address, true); }
 INLINE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_f16(c, a, b0, b1); }
 INLINE void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_8(c, a, b0, b1, true); }
+INLINE void mma_s8_from(int start, int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    for (int i = 0; i < 4; i++) c[i] = start;
+    shim::mma_8(c, a, b0, b1, true);
+}
 INLINE void mma_u8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_8(c, a, b0, b1, false); }
 
 #ifdef HAS_WARPGROUPS

@@ -227,7 +227,10 @@ def test_rows_go_out_and_come_back(shim, rng, seed, dim, window):
     assert same_bits(out[0].view(np.uint16), layer.keys[1, 240:300].view(np.uint16))
     assert same_bits(out[1].view(np.uint16), layer.values[1, 240:300].view(np.uint16))
     layer.copy("kv_import", *out, slot=0, first=240)
-    assert same_bits(layer.k[0].view(np.uint16)[:, 240 % layer.capacity], layer.k[1].view(np.uint16)[:, 240 % layer.capacity])
+    assert same_bits(
+        layer.k[0].view(np.uint16)[:, 240 % layer.capacity],
+        layer.k[1].view(np.uint16)[:, 240 % layer.capacity],
+    )
     where = np.arange(240, 300) % layer.capacity
     for plane in (layer.k.view(np.uint16), layer.v.view(np.uint16), layer.v_steps):
         assert same_bits(plane[0][:, where], plane[1][:, where])
@@ -275,7 +278,7 @@ def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
     shim.launch("decode_combine", (2, heads, 1), 128, argument, COMBINE_BYTES, seed)
     for head in range(heads):
         parts = O[0, head].swapaxes(0, 1).reshape(tiles, -1)[:, :dim]
-        N, M = (sums[0, head, :, i].astype(np.int64) for i in range(2))  # noqa: N806
+        N, M = (sums[0, head, :, i].astype(np.int64) for i in range(2))
         want = chain(N, M, D[0, head], parts)
         assert same_bits(want, out[0, head * dim : (head + 1) * dim])
     del kept

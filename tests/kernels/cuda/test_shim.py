@@ -82,10 +82,10 @@ def test_a_box_beyond_the_edge_is_zeros(groups, rng):
     assert np.array_equal(out, expected)
 
 
-def play(shim, mode, seed=0, zero=0, shared=64):
+def play(shim, mode, seed=0, zero=0, kernel="wrong"):
     x, y = device(np.arange(64, dtype=np.float32)), poisoned((64,), np.float32)
     argument = pointers(x, y) + struct.pack("ii", mode, zero)
-    shim.launch("wrong", 1, 64, argument, shared=shared, seed=seed)
+    shim.launch(kernel, 1, 64, argument, shared=64, seed=seed)
     return x, y
 
 
@@ -121,6 +121,14 @@ def test_wrong_use_is_named(wrong, mode, said):
 def test_a_missing_barrier_shows(wrong, seed):
     x, y = play(wrong, 2, seed)
     assert not np.array_equal(y, x[::-1])
+
+
+def test_a_warp_that_runs_ahead_shows_what_a_second_barrier_is_for(wrong):
+    """Fibers that go on in turn do not: only an even seed lets one warp overtake another."""
+    right = [play(wrong, 0, seed, kernel="twice")[1] for seed in range(9)]
+    assert all(np.array_equal(y, right[0]) for y in right)
+    raced = [play(wrong, 0, seed, zero=1, kernel="twice")[1] for seed in (2, 4, 6, 8)]
+    assert not all(np.array_equal(y, right[0]) for y in raced)
 
 
 def test_a_missing_wait_for_copies_shows(wrong):

@@ -4,7 +4,7 @@
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,12 +17,16 @@ Address = int
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A card: `capability` is its compute capability, `memory` its size in bytes."""
+    """A card: `capability` is its compute capability, `memory` its size in bytes.
+
+    `shared`: bytes of shared memory that one thread block may take.
+    """
 
     name: str
     capability: tuple[int, int]
     processors: int
     memory: int
+    shared: int
     driver: str
 
     @property
@@ -87,6 +91,15 @@ class Card(Protocol):
     def wait(self) -> None:
         """Until everything that was queued is done."""
 
+    def timed(self, work: Sequence[Callable[[], None]]) -> list[float]:
+        """Nanoseconds of each piece of work, done one after another without overlap."""
+
+    def mark(self) -> Callable[[], None]:
+        """Marks the end of what is queued; a call of the answer waits until it is reached."""
+
+    def enter(self) -> None:
+        """The calling thread's work goes to this card from now on."""
+
     def side(self) -> "Card":
         """Another queue on the same card."""
 
@@ -99,3 +112,6 @@ class Loaded(Protocol):
 
     def kernel(self, symbol: str, shared: int) -> Kernel:
         """The function `symbol`, allowed to take up to `shared` bytes of dynamic shared memory."""
+
+    def size(self, symbol: str) -> int:
+        """A `SIZE` of the texts."""

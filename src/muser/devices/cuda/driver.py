@@ -1,7 +1,8 @@
 """A real card, through NVIDIA's driver API (`cuda.bindings.driver`)."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -94,6 +95,7 @@ def _facts(api: Api, device: object) -> Facts:
         capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         processors=attribute("MULTIPROCESSOR_COUNT"),
         memory=int(api.call(driver.cuDeviceTotalMem(device))),
+        shared=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         driver=str(int(api.call(driver.cuDriverGetVersion()))),
     )
 
@@ -137,6 +139,13 @@ class DriverLibrary:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._api.call(driver.cuFuncSetAttribute(function, limit, shared))
         return function
+
+    def size(self, symbol: str) -> int:
+        """See `Loaded`. Raises `DeviceError` for a symbol that the library lacks."""
+        driver, value = self._api.driver, ctypes.c_int32()
+        where, size = self._api.call(driver.cuModuleGetGlobal(self._module, symbol.encode()))
+        self._api.call(driver.cuMemcpyDtoH(ctypes.addressof(value), where, size))
+        return int(value.value)
 
 
 class DriverRecording:
@@ -225,6 +234,34 @@ class DriverCard:
 
     def wait(self) -> None:
         self._api.call(self._driver.cuStreamSynchronize(self._stream))
+
+    def timed(self, work: Sequence[Callable[[], None]]) -> list[float]:
+        driver, call = self._driver, self._api.call
+        events = [call(driver.cuEventCreate(0)) for _ in range(len(work) + 1)]
+        overlaps, self._overlaps = self._overlaps, False
+        try:
+            call(driver.cuEventRecord(events[0], self._stream))
+            for piece, event in zip(work, events[1:], strict=True):
+                piece()
+                call(driver.cuEventRecord(event, self._stream))
+            self.wait()
+        finally:
+            self._overlaps = overlaps
+        times = [float(call(driver.cuEventElapsedTime(*pair))) * 1e6 for pair in pairwise(events)]
+        for event in events:
+            call(driver.cuEventDestroy(event))
+        return times
+
+    def mark(self) -> Callable[[], None]:
+        driver, call = self._driver, self._api.call
+        event = call(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        call(driver.cuEventRecord(event, self._stream))
+
+        def reached() -> None:
+            call(driver.cuEventSynchronize(event))
+            call(driver.cuEventDestroy(event))
+
+        return reached
 
     def side(self) -> "DriverCard":
         return DriverCard(self._api, self.facts, self._context)

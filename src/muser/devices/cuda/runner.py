@@ -1,1 +1,190 @@
 """A model loaded on a CUDA card."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muser.devices.cuda.arena import HEAD_ROWS, Arena
+from muser.devices.cuda.card import Card
+from muser.devices.cuda.lowering import Shared
+from muser.devices.cuda.memory import Memory
+from muser.devices.cuda.moving import Moving
+from muser.devices.cuda.pipelines import Pipelines
+from muser.devices.cuda.placing import WeightSource, place_weights
+from muser.devices.cuda.planning import plan_of, rope_tables
+from muser.devices.cuda.rules import logits_row
+from muser.devices.cuda.tape import Launch, Tape, served_by
+from muser.devices.cuda.tapes import JOINED, Part, Tapes
+from muser.devices.device import Limits, Step
+from muser.devices.steps import check_step, first_tokens
+from muser.errors import Cancelled, DeviceError, DeviceLost
+from muser.graph import Graph
+from muser.kernels import CudaLibrary, bucket_of
+
+F32 = NDArray[np.float32]
+
+
+class CudaRunner:
+    """A loaded model; see `Runner`. The card's memory is this runner's until it is closed."""
+
+    def __init__(
+        self, card: Card, library: CudaLibrary, graph: Graph, weights: WeightSource, limits: Limits
+    ) -> None:
+        self.limits, self.vocabulary = limits, graph.vocabulary
+        self._card, self._library = card, library
+        self._stage, self._stop, self._lost = Lock(), Event(), False
+        card.enter()
+        plan_of(graph, weights, limits).check(card)
+        memory, pipelines = Memory(card), Pipelines(card, library)
+        placed = place_weights(card, pipelines, memory, graph, weights)
+        arena = Arena.make(card, memory, graph, limits)
+        tables = rope_tables(card, memory, graph, weights, limits.context)
+        shared = Shared(card, memory, pipelines, graph, limits, placed, arena, tables)
+        self._tapes, self._moving = Tapes(shared), Moving(shared)
+        self._played: dict[Tape, None] = {}
+        self._logits = logits_row(graph.ops)
+        self.memory: Mapping[str, int] = memory.sizes
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        return served_by(self._played)
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        return {self._library.name: self._library.sha256}
+
+    def forward(self, step: Step) -> F32:
+        with self._alone():
+            if not self._tapes.has_tail:
+                self._body(step)
+                return self._moving.get(self._logits, len(step.tokens))[step.outputs]
+            parts = [self._moving.get(self._logits, count) for _, count in self._pieces(step)]
+        return np.concatenate(parts) if parts else np.empty((0, self.vocabulary), np.float32)
+
+    def choose(self, step: Step) -> NDArray[np.int32]:
+        if not self._tapes.has_tail:
+            return first_tokens(self.forward(step))
+        with self._alone():
+            parts = [tail.block.chosen(count) for tail, count in self._pieces(step)]
+        return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+    def play(self, step: Step) -> None:
+        """One step, which leaves its rows where they are."""
+        with self._alone():
+            for _ in self._pieces(step):
+                pass
+
+    def timed(self, step: Step) -> list[tuple[Launch, float]]:
+        """Each launch of a step, alone, and its nanoseconds, after a play of the whole."""
+        with self._alone():
+            self._body(step)
+            parts = [self._tapes.body(bucket_of(len(step.tokens)))]
+            if self._tapes.has_tail and len(step.outputs):
+                parts.append(self._tail(step.outputs[:HEAD_ROWS]))
+                self._go(parts[-1])
+            return [
+                pair
+                for part in parts
+                for pair in zip(part.tape.launches, self._tapes.timed(part), strict=True)
+            ]
+
+    def put_rows(self, name: str, rows: F32) -> None:
+        """The first rows called `name`."""
+        with self._alone():
+            self._moving.put(name, rows)
+
+    def get_rows(self, name: str, count: int) -> F32:
+        """The first `count` rows called `name`, as the last step left them."""
+        with self._alone():
+            return self._moving.get(name, count)
+
+    def export_rows(
+        self, layer: int, slot: int, first: int, last: int
+    ) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+        """Stored K and V of positions `first` to `last` − 1: f16 `[positions, kv heads, dim]`."""
+        with self._alone():
+            return self._moving.export_rows(layer, slot, first, last)
+
+    def import_rows(
+        self,
+        layer: int,
+        slot: int,
+        first: int,
+        keys: NDArray[np.float16],
+        values: NDArray[np.float16],
+    ) -> None:
+        """The inverse of `export_rows`; rows off the grid are snapped to it."""
+        with self._alone():
+            self._moving.import_rows(layer, slot, first, keys, values)
+
+    def cancel(self) -> None:
+        self._stop.set()
+
+    def resume(self) -> None:
+        self._played.clear()
+        self._stop.clear()
+
+    def close(self) -> None:
+        """Waits for a running step; a later one is refused."""
+        self._stop.set()
+        with self._stage:
+            self._card.close()
+
+    def _pieces(self, step: Step) -> Iterator[tuple[Part, int]]:
+        """Plays a step; each tail with how many wanted rows it has just made."""
+        wanted = [
+            step.outputs[first : first + HEAD_ROWS]
+            for first in range(0, len(step.outputs), HEAD_ROWS)
+        ]
+        if not self._tapes.has_tail or not wanted:
+            self._body(step)
+            return
+        bucket = bucket_of(len(step.tokens))
+        if bucket in JOINED and bucket_of(len(wanted[0])) == bucket:
+            tail = self._tail(wanted[0])
+            self._body(step, tail)
+            yield tail, len(wanted[0])
+            return
+        self._body(step)
+        for outputs in wanted:
+            tail = self._tail(outputs)
+            self._go(tail)
+            yield tail, len(outputs)
+
+    def _body(self, step: Step, *tail: Part) -> None:
+        check_step(step, self.limits, self.vocabulary)
+        body = self._tapes.body(bucket_of(len(step.tokens)))
+        body.block.write(step)
+        self._go(body, *tail)
+
+    def _tail(self, outputs: NDArray[np.int32]) -> Part:
+        tail = self._tapes.tail(bucket_of(len(outputs)))
+        tail.block.want(outputs)
+        return tail
+
+    def _go(self, *parts: Part) -> None:
+        if self._stop.is_set():
+            raise Cancelled("The step was cancelled.", "Start it again if it is still wanted.")
+        self._played |= dict.fromkeys(part.tape for part in parts)
+        self._tapes.play(*parts)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The card's memory belongs to one caller at a time; a lost card to none."""
+        if not self._stage.acquire(blocking=False):
+            raise DeviceError(
+                "This runner is already computing a step.", "Call it from one thread at a time."
+            )
+        try:
+            if self._lost:
+                raise DeviceLost("The CUDA card was lost.", "Load the model again.")
+            self._card.enter()
+            yield
+        except DeviceLost:
+            self._lost = True
+            raise
+        finally:
+            self._stage.release()

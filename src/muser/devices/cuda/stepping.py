@@ -78,6 +78,12 @@ class StepBlock:
             first = HEAD + i * self.rows
             self.host[first : first + len(values)] = values
 
+    def want(self, outputs: NDArray[np.int32]) -> None:
+        """Of a tail's block: the rows whose logits are wanted."""
+        self.host[0] = self.host[1] = len(outputs)
+        first = HEAD + ARRAYS.index("outputs") * self.rows
+        self.host[first : first + len(outputs)] = outputs
+
     def send(self, card: Card) -> None:
         """Queues the upload, and forgets the last step's fault."""
         card.upload(self.device, self.host.view(np.uint8))

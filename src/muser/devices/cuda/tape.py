@@ -1,6 +1,7 @@
 """Tapes: launches in order, recorded once, and what they are called."""
 
 import ctypes
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from muser.devices.cuda.card import Card, Kernel, Shape
@@ -9,10 +10,10 @@ from muser.errors import ArithmeticFault
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel of a step: which pipeline, how it is launched, and for which node.
+    """One kernel of a step: which pipeline, how it is launched, and for which nodes.
 
-    `served`: the type of the weights that it reads, `KV` for what reads or writes caches, `rows`
-    for the rest. `bytes`: of weights that it reads. Its arguments hold `faults` at `fault_at`.
+    `served`: the types of the weights that it reads, `KV` for what reads or writes caches, `rows`
+    for the rest. `tensors`: names of the weights that it reads whole.
     """
 
     kernel: Kernel
@@ -20,16 +21,16 @@ class Launch:
     shape: Shape
     args: ctypes.Structure
     node: str
-    served: str
+    served: tuple[str, ...]
     tensors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tape:
-    """The launches of one row bucket; entry numbers begin at `first`."""
+    """Launches in order. `entries`: nodes and launch that a fault word's entry number means."""
 
     launches: tuple[Launch, ...]
-    first: int = 0
+    entries: tuple[tuple[str, int], ...]
 
     def queue(self, card: Card) -> None:
         for launch in self.launches:
@@ -38,8 +39,18 @@ class Tape:
     def fault(self, word: int) -> ArithmeticFault:
         """What a fault word says."""
         entry, row = word >> 32, word & 0xFFFFFFFF
-        launch = self.launches[entry - self.first]
+        nodes, launch = self.entries[entry]
         return ArithmeticFault(
-            f"Row {row} of {launch.node} left the finite numbers ({launch.label}).",
+            f"Row {row} of {nodes} left the finite numbers ({self.launches[launch].label}).",
             "The weights or the prompt drive this model out of range; no answer is given.",
         )
+
+
+def served_by(tapes: Iterable[Tape]) -> Mapping[str, tuple[str, ...]]:
+    """What a label served, to the labels, each in order of first use."""
+    found: dict[str, dict[str, None]] = {}
+    for tape in tapes:
+        for launch in tape.launches:
+            for kind in launch.served:
+                found.setdefault(kind, {})[launch.label] = None
+    return {kind: tuple(labels) for kind, labels in sorted(found.items())}

@@ -526,6 +526,10 @@ INLINE void combine(const Attend& a, u8* shared) {
 }
 }  // namespace attention
 
+SIZE(decode_tiles_64_bytes, sizeof(attention::Decode<64>));
+SIZE(decode_tiles_128_bytes, sizeof(attention::Decode<128>));
+SIZE(decode_tiles_256_bytes, sizeof(attention::Decode<256>));
+SIZE(decode_combine_bytes, sizeof(attention::Chain));
 KERNEL BOUNDS(256, 2) decode_tiles_64(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::decode_tiles<64>(a, shared);

@@ -361,6 +361,9 @@ INLINE void prefill(const Attend& a, u8* shared) {
 }
 }  // namespace attention
 
+SIZE(prefill_64_bytes, sizeof(attention::Prefill<64>));
+SIZE(prefill_128_bytes, sizeof(attention::Prefill<128>));
+SIZE(prefill_256_bytes, sizeof(attention::Prefill<256>));
 KERNEL BOUNDS(128, 2) prefill_64(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::prefill<64>(a, shared);

@@ -49,11 +49,7 @@ INLINE u64 read_once() {
     ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-INLINE void copy16_once(void* to, const void* from, int bytes, u64 policy) {
-    ASM("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from),
-        "r"(bytes), "l"(policy)
-        : "memory");
-}
+INLINE void copy16_once(void* to, const void* from, int bytes, u64 policy) { copy16(to, from, bytes); }
 INLINE void copy_commit() { ASM("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 INLINE void copy_wait() {  // until at most N groups of this thread are under way
@@ -70,26 +66,45 @@ INLINE u32 unknown(u32 x) {
 INLINE void named_sync(int name, int count) { ASM("bar.sync %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 INLINE void named_arrive(int name, int count) { ASM("bar.arrive %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 
-#ifdef HAS_BULK
-INLINE void barrier_init(u64* b, int count) {
-    ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+// A word of global memory by which one block tells another that what it wrote before can be read.
+INLINE void flag_set(u32* flag) { ASM("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory"); }
+INLINE void flag_wait(u32* flag) {
+    u32 set = 0;
+    while (set == 0) ASM("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
 }
+
+// Barriers in shared memory: a phase ends when `count` arrivals (and the bytes expected) have come.
+INLINE void barrier_init(u64* b, int count) {
+    ASM("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+}
+INLINE void barrier_arrive(u64* b) {
+    ASM("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(b)) : "memory");
+}
+INLINE void barrier_wait(u64* b, u32 phase) {
+    ASM("{\n.reg .pred p;\nagain:\n"
+#ifdef HAS_BULK
+        "mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+#else
+        "mbarrier.test_wait.parity.shared.b64 p, [%0], %1;\n"
+#endif
+        "@!p bra again;\n}" ::"r"(shared_address(b)),
+        "r"(phase)
+        : "memory");
+}
+// Tells the second-level cache what will be read: bytes and address are multiples of 16. Older cards ignore it.
+INLINE void prefetch(const void* from, u32 bytes) {
+#ifdef HAS_BULK
+    ASM("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+#ifdef HAS_BULK
 INLINE void barrier_fence() {
     ASM("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
 }
 INLINE void async_fence() { ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 INLINE void barrier_expect(u64* b, u32 bytes) {
     ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
-}
-INLINE void barrier_arrive(u64* b) {
-    ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-INLINE void barrier_wait(u64* b, u32 phase) {
-    ASM("{\n.reg .pred p;\nagain:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@!p bra again;\n}" ::"r"(shared_address(b)),
-        "r"(phase)
-        : "memory");
 }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {  // all of them multiples of 16
     ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -136,6 +151,13 @@ INLINE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {  // 16×
             : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                       \
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                       \
     }
+// The same with every accumulator starting at `start`.
+INLINE void mma_s8_from(int start, int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    ASM("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9},"
+        " {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
+}
 MMA_8(mma_s8, "s8")
 MMA_8(mma_u8, "u8")  // A without sign
 #undef MMA_8

@@ -18,6 +18,7 @@ typedef long long i64;
 #define KERNEL extern "C" __global__ void
 #define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define SHARED_BYTES(name) extern __shared__ __align__(1024) u8 name[]  // the launch gives the size
+#define SIZE(name, value) extern "C" __device__ int name = (int)(value)  // what the host asks a library for
 #include "machine.cuh"
 #endif
 

@@ -35,4 +35,20 @@ KERNEL wrong(const Wrong a) {
         __syncthreads();
         a.y[i] = lanes[i];
     }
+    if (mode == 14) a.y[i + 1] = 0;
+}
+
+// Two sums of all threads, one after another: through one array, or (zero: 0) each through its own.
+KERNEL twice(const Wrong a) {
+    __shared__ float lanes[2][64];
+    float total = 0;
+    previous_kernel_done();
+    for (int turn = 0; turn < 2; turn++) {
+        float* mine = lanes[a.zero ? 0 : turn];
+        mine[threadIdx.x] = a.x[threadIdx.x] + turn;
+        __syncthreads();
+        for (int i = 0; i < 64; i += 32) total += mine[threadIdx.x % 32 + i];
+        __syncwarp();
+    }
+    a.y[threadIdx.x] = total;
 }

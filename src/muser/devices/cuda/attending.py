@@ -1,0 +1,108 @@
+"""Rules of caches and attention."""
+
+from muser.devices.cuda.arena import CachePlane
+from muser.devices.cuda.lowering import Lowering
+from muser.devices.cuda.structs import Append, Attend
+from muser.errors import DeviceError
+from muser.graph import Attention, KvAppend, SigmoidGate
+from muser.graph.arithmetic import attention_constant
+
+SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
+PART = 32  # elements of a head that one block of the chain takes
+
+
+def kv_append(low: Lowering, op: KvAppend) -> bool:
+    cache = low.shared.arena.caches[op.layer]
+    spec = cache.spec
+    args = Append(
+        low.row(op.key),
+        low.row(op.value),
+        cache.key,
+        cache.value,
+        cache.steps,
+        low.pointers(),
+        low.faults(op.node),
+        spec.kv_heads,
+        spec.head_dim,
+        cache.geometry.capacity,
+    )
+    low.launch("kv_append", (low.rows, spec.kv_heads), 64, args, served=("KV",))
+    return True
+
+
+def gated_attention(low: Lowering, op: Attention, gate: SigmoidGate) -> bool:
+    if not op.target == gate.source == gate.target:
+        return False
+    return _attend(low, op, gate)
+
+
+def attention(low: Lowering, op: Attention) -> bool:
+    return _attend(low, op, None)
+
+
+def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
+    cache = low.shared.arena.caches[op.layer]
+    places, dim = cache.tiles, cache.spec.head_dim
+    out_bytes = low.rows * op.heads * places * -(-dim // PART) * PART * 4
+    sums_bytes = low.rows * op.heads * places * SUMS
+    is_chunk = low.bucket == "chunk"
+    nodes = (op.node,) if gate is None else (op.node, gate.node)
+    args = Attend(
+        low.row(op.query),
+        0 if gate is None else low.row(gate.gate),
+        low.row(op.target),
+        cache.key,
+        cache.value,
+        cache.steps,
+        0 if is_chunk else low.shared.room("tile_out", out_bytes),
+        0 if is_chunk else low.shared.room("tile_sums", sums_bytes),
+        low.pointers(),
+        low.faults(*nodes),
+        float(attention_constant(op.scale)),
+        op.heads,
+        cache.spec.kv_heads,
+        dim,
+        20 - (dim - 1).bit_length(),
+        cache.geometry.capacity,
+        cache.spec.window or 0,
+        places,
+    )
+    if is_chunk:
+        _prefill(low, op, cache, args)
+    else:
+        _decode(low, op, cache, args, nodes)
+    return True
+
+
+def _decode(
+    low: Lowering, op: Attention, cache: CachePlane, args: Attend, nodes: tuple[str, ...]
+) -> None:
+    head = head_size(cache.spec.head_dim)
+    tiles = f"decode_tiles_{head}"
+    low.launch(tiles, (2 * low.processors,), 256, args, shared=low.bytes_of(tiles), served=("KV",))
+    chain = (-(-cache.spec.head_dim // PART), op.heads, low.rows)
+    args = Attend.from_buffer_copy(args)
+    args.faults = low.faults(*nodes)
+    low.launch(
+        "decode_combine", chain, 128, args, shared=low.bytes_of("decode_combine"), served=("KV",)
+    )
+
+
+def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> None:
+    head, ratio = head_size(cache.spec.head_dim), op.heads // cache.spec.kv_heads
+    queries = 4 * max(1, 16 // ratio)
+    units = cache.spec.kv_heads * -(-ratio // 16)
+    grid = (-(-low.rows // queries), units, max(1, head // 128))
+    kernel = f"prefill_{head}"
+    low.launch(kernel, grid, 128, args, shared=low.bytes_of(kernel), served=("KV",))
+
+
+def head_size(dim: int) -> int:
+    """The least head size that has a kernel. Raises `DeviceError` above 256."""
+    for size in (64, 128, 256):
+        if dim <= size:
+            return size
+    raise DeviceError(
+        f"This model has attention heads of {dim} elements; the CUDA device takes up to 256.",
+        "Use --device cpu.",
+    )

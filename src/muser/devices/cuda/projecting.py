@@ -1,0 +1,234 @@
+"""Rules of projections: few rows read weights once each, many go through matrix units."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+from muser.devices.cuda.card import Address
+from muser.devices.cuda.layouts import GROUP_BYTES
+from muser.devices.cuda.lowering import Lowering, inverse_of
+from muser.devices.cuda.placing import Placed
+from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
+from muser.devices.cuda.structs import Matvec, Part, Quantise, Source
+from muser.devices.cuda.tape import Launch
+from muser.formats import FLOATS, BlockType
+from muser.graph import Activation, GatedAct, Project, Scale, Softcap
+from muser.graph.arithmetic import GRID_BLOCK
+from muser.kv import round_up
+
+OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
+GRID_BYTES = 2 * GRID_BLOCK
+MOST_FEW = 4  # rows that go through weights without matrix units
+CODES_BYTES = 272  # of 256 elements of a quantised row
+RESERVED = 1024 + 6 * 1024  # of shared memory: the system's, and the kernels' own variables
+FORMS: Mapping[int, str] = MappingProxyType({256: "256", 32: "32", GRID_BLOCK: "grid"})
+QUANTISERS: Mapping[int, str] = MappingProxyType(
+    {256: "quantise_256", 32: "quantise_32", GRID_BLOCK: "grid_rows"}
+)
+NUMBERS: Mapping[BlockType, int] = MappingProxyType(
+    {
+        BlockType.F32: 0,
+        BlockType.F16: 1,
+        BlockType.Q4_0: 2,
+        BlockType.Q4_1: 3,
+        BlockType.Q5_0: 6,
+        BlockType.Q5_1: 7,
+        BlockType.Q8_0: 8,
+        BlockType.Q4_K: 12,
+        BlockType.Q5_K: 13,
+        BlockType.Q6_K: 14,
+        BlockType.BF16: 30,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What follows a projection and its own kernel does: a gated activation, or the logits' end."""
+
+    gate: GatedAct | None = None
+    scale: Scale | None = None
+    cap: Softcap | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One weight of a group."""
+
+    placed: Placed
+    out: Address
+    node: str
+
+
+def members_of(low: Lowering, op: Project) -> tuple[Member, ...]:
+    return tuple(
+        Member(low.shared.weights.matrix(weight), low.row(target), node)
+        for target, weight, node in zip(op.targets, op.weights, op.nodes, strict=True)
+    )
+
+
+def by_form(members: Iterable[Member]) -> Mapping[int, list[Member]]:
+    """Block size of the quantised rows to the members that read such rows."""
+    groups: dict[int, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.placed.layout.block, []).append(member)
+    return groups
+
+
+def group_bytes(kind: BlockType) -> int:
+    return GRID_BYTES if kind in FLOATS else GROUP_BYTES[kind]
+
+
+def few_rows(low: Lowering, op: Project, before: Before, after: After) -> None:
+    """One to four rows: one launch for each block size of the group."""
+    groups = by_form(members_of(low, op))
+    source = before.source(low, op.source)
+    for at, (block, members) in enumerate(groups.items()):
+        _matvec(low, op, block, members, source if at == 0 else _again(low, source), after)
+
+
+def _again(low: Lowering, source: Source) -> Source:
+    """The same row for a second launch: the sum is there by now."""
+    made = Source.from_buffer_copy(source)
+    made.norm_entry = low.entry_of("its norm")
+    if made.kind == RESIDUAL:
+        made.kind, made.row, made.take = NORM, made.sum, 0
+    return made
+
+
+def _matvec(
+    low: Lowering,
+    op: Project,
+    block: int,
+    members: Sequence[Member],
+    source: Source,
+    after: After,
+) -> None:
+    rows = 1 if low.bucket == "1" else MOST_FEW
+    if rows > 1:
+        source = quantised(low, op, block, source)
+    args = Matvec(source=source, faults=low.step.back, count=low.count_at)
+    filler = NUMBERS[members[0].placed.layout.type]
+    for i in range(len(args.parts)):
+        args.parts[i] = Part(0, 0, 0, 0, 0, filler)
+    for i, member in enumerate(members):
+        layout = member.placed.layout
+        args.parts[i] = Part(
+            member.placed.codes,
+            member.placed.plane,
+            member.out,
+            low.entry_of(member.node),
+            layout.outputs,
+            NUMBERS[layout.type],
+        )
+    _finish(low, args, after)
+    shape = _matvec_shape(low, block, members, source, rows)
+    args.stages, args.stage_bytes = shape.stages, 32 * shape.pitch
+    low.launch(
+        f"matvec_{FORMS[block]}_{rows}",
+        (shape.grid,),
+        32 * (shape.warps + rows),
+        args,
+        shared=shape.shared,
+        served=types_of(members),
+        tensors=tuple(member.placed.name for member in members),
+    )
+
+
+def types_of(members: Iterable[Member]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(member.placed.layout.type.name for member in members))
+
+
+def _finish(low: Lowering, args: Matvec, after: After) -> None:
+    if after.gate is not None:
+        silu = after.gate.activation is Activation.SILU
+        args.epilogue = OUT_SILU if silu else OUT_GELU
+        args.out, args.act_entry = low.row(after.gate.target), low.entry_of(after.gate.node)
+    elif after.scale is not None or after.cap is not None:
+        args.epilogue = OUT_LOGITS
+    if after.scale is not None:
+        args.scale, args.scale_entry = after.scale.factor, low.entry_of(after.scale.node)
+    if after.cap is not None:
+        args.cap, args.inverse_cap = after.cap.cap, inverse_of(after.cap.cap)
+        args.cap_entry = low.entry_of(after.cap.node)
+
+
+def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
+    """A launch that makes the quantised rows, and the source that says they are ready."""
+    width = source.width
+    span, share = (
+        (round_up(width, GRID_BLOCK), GRID_BLOCK)
+        if block == GRID_BLOCK
+        else (
+            round_up(width, 256),
+            block,
+        )
+    )
+    size = 2 * span if block == GRID_BLOCK else span // 256 * CODES_BYTES
+    codes = low.shared.room(f"codes {block}", max(low.rows, MOST_FEW) * size)
+    scales = low.shared.room(f"scales {block}", 4 * max(low.rows, MOST_FEW) * (span // share))
+    low.entry_of(f"{op.source} in blocks of {block}")
+    args = Quantise(source, codes, scales, low.count_at, low.step.back)
+    shared = 0 if source.kind == PLAIN else 4 * width
+    low.launch(QUANTISERS[block], (low.rows,), 512, args, shared=shared)
+    return Source(codes=codes, scales=scales, kind=READY, width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    grid: int
+    warps: int
+    stages: int
+    pitch: int
+    shared: int
+
+
+def _matvec_shape(
+    low: Lowering, block: int, members: Sequence[Member], source: Source, rows: int
+) -> _Shape:
+    """The most bytes under way that fit into shared memory (`matvec.cuh` has the formula)."""
+    pitches = [group_bytes(member.placed.layout.type) for member in members]
+    outputs = [member.placed.layout.outputs for member in members]
+    units = members[0].placed.layout.groups
+    total = sum(count * pitch // 16 for count, pitch in zip(outputs, pitches, strict=True))
+    grid = min(low.processors, max(1, min(sum(outputs), total)))
+    share = -(-total // grid)
+    most = -(-share // (min(pitches) // 16)) + 4
+    row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
+    blocks = 8 * units if block == 32 else units
+    fixed = rows * units * row + rows * 4 * round_up(blocks, 4)
+    made = 0 if source.kind in (READY, PLAIN) else 4 * source.width
+    room = low.shared.card.facts.shared - RESERVED
+    for warps, stages in ((16 - rows, 2), (16 - rows, 1), (8, 1), (4, 1), (2, 1), (1, 1)):
+        window = {256: 4 * 32, 32: 4 * 36 * 8, GRID_BLOCK: 8 * 32}[block] * warps
+        ring = warps * stages * 32 * max(pitches)
+        shared = ring + fixed + max(made, 2 * rows * window + 4 * rows * most)
+        if shared <= room and 32 * (warps + rows) >= (256 if made else 0):
+            break
+    return _Shape(grid, warps, stages, max(pitches), shared)
+
+
+AHEAD_BYTES = 16 << 20
+"""What a projection asks into the second-level cache of the next one's weights."""
+
+
+def look_ahead(launches: Sequence[Launch], budget: int = AHEAD_BYTES) -> None:
+    """Tells every projection of few rows what the next one reads."""
+    few = [launch for launch in launches if isinstance(launch.args, Matvec)]
+    for launch, following in pairwise(few):
+        args, then = launch.args, following.args
+        assert isinstance(args, Matvec)
+        assert isinstance(then, Matvec)
+        sizes = [_bytes_of(then, part) for part in then.parts]
+        total = sum(sizes)
+        for ahead, part, size in zip(args.ahead, then.parts, sizes, strict=True):
+            share = size if total <= budget else budget * size // total
+            ahead.source, ahead.bytes = part.weights, size
+            ahead.each = -(-share // launch.shape.grid[0])
+
+
+def _bytes_of(args: Matvec, part: Part) -> int:
+    kind = next(kind for kind, number in NUMBERS.items() if number == part.format)
+    unit = GRID_BLOCK if kind in FLOATS else 256
+    return int(part.outputs) * -(-int(args.source.width) // unit) * group_bytes(kind)

@@ -1,0 +1,386 @@
+"""Mirrors of the structures that CUDA kernels take, one a kernel family, in the order of the texts.
+
+Pointers are plain addresses of the card. A launch passes one structure by value, so its size must
+be the text's: the CPU shim of the tests compares them at every launch.
+"""
+
+import ctypes
+
+from muser.devices.cuda.stepping import Faults, StepPointers
+
+Pointer = ctypes.c_uint64
+Int = ctypes.c_int32
+Float = ctypes.c_float
+
+
+class Append(ctypes.Structure):
+    """`kv::Append`."""
+
+    _fields_ = (
+        ("k", Pointer),
+        ("v", Pointer),
+        ("k_cache", Pointer),
+        ("v_cache", Pointer),
+        ("v_steps", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("kv_heads", Int),
+        ("dim", Int),
+        ("capacity", Int),
+    )
+
+
+class CopyRows(ctypes.Structure):
+    """`kv::Copy`."""
+
+    _fields_ = (
+        ("k", Pointer),
+        ("v", Pointer),
+        ("k_cache", Pointer),
+        ("v_cache", Pointer),
+        ("v_steps", Pointer),
+        ("faults", Faults),
+        ("kv_heads", Int),
+        ("dim", Int),
+        ("capacity", Int),
+        ("slot", Int),
+        ("first", Int),
+        ("count", Int),
+    )
+
+
+class Attend(ctypes.Structure):
+    """`attention::Attend`."""
+
+    _fields_ = (
+        ("q", Pointer),
+        ("gate", Pointer),
+        ("out", Pointer),
+        ("k", Pointer),
+        ("v", Pointer),
+        ("v_steps", Pointer),
+        ("tile_out", Pointer),
+        ("tile_sums", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("factor", Float),
+        ("heads", Int),
+        ("kv_heads", Int),
+        ("dim", Int),
+        ("q_bits", Int),
+        ("capacity", Int),
+        ("window", Int),
+        ("places", Int),
+    )
+
+
+class Place(ctypes.Structure):
+    """`Place` of `place.cuh`."""
+
+    _fields_ = (
+        ("source", Pointer),  # `from`
+        ("to", Pointer),
+        ("plane", Pointer),
+        ("faults", Faults),
+        ("first", ctypes.c_int64),
+        ("outputs", Int),
+        ("rows", Int),
+        ("width", Int),
+    )
+
+
+class Source(ctypes.Structure):
+    """`Source` of `quantise.cuh`: what a projection's rows are made of."""
+
+    _fields_ = (
+        ("codes", Pointer),
+        ("scales", Pointer),
+        ("row", Pointer),
+        ("other", Pointer),
+        ("branch_weight", Pointer),
+        ("weight", Pointer),
+        ("sum", Pointer),
+        ("take", Pointer),
+        ("branch_entry", ctypes.c_uint64),
+        ("sum_entry", ctypes.c_uint64),
+        ("norm_entry", ctypes.c_uint64),
+        ("width", Int),
+        ("kind", Int),
+        ("branch_norm", Int),
+        ("inverse", Float),
+        ("branch_eps", Float),
+        ("eps", Float),
+    )
+
+
+class Quantise(ctypes.Structure):
+    """`Quantise` of `quantise.cuh`."""
+
+    _fields_ = (
+        ("source", Source),
+        ("codes", Pointer),
+        ("scales", Pointer),
+        ("count", Pointer),
+        ("faults", Pointer),
+    )
+
+
+class Part(ctypes.Structure):
+    """`Part` of `matvec.cuh`: one weight of a merged projection."""
+
+    _fields_ = (
+        ("weights", Pointer),
+        ("plane", Pointer),
+        ("out", Pointer),
+        ("entry", ctypes.c_uint64),
+        ("outputs", Int),
+        ("format", Int),
+    )
+
+
+class Ahead(ctypes.Structure):
+    """`Ahead` of `matvec.cuh`: what the next launch will read first."""
+
+    _fields_ = (("source", Pointer), ("bytes", ctypes.c_uint64), ("each", ctypes.c_uint64))
+
+
+PARTS = 4
+
+
+class Matvec(ctypes.Structure):
+    """`Matvec` of `matvec.cuh`."""
+
+    _fields_ = (
+        ("parts", Part * PARTS),
+        ("source", Source),
+        ("ahead", Ahead * PARTS),
+        ("out", Pointer),
+        ("act_entry", ctypes.c_uint64),
+        ("scale_entry", ctypes.c_uint64),
+        ("cap_entry", ctypes.c_uint64),
+        ("faults", Pointer),
+        ("count", Pointer),
+        ("scale", Float),
+        ("cap", Float),
+        ("inverse_cap", Float),
+        ("epilogue", Int),
+        ("stages", Int),
+        ("stage_bytes", Int),
+    )
+
+
+class TileRows(ctypes.Structure):
+    """`TileRows` of `tiles.cuh`."""
+
+    _fields_ = (
+        ("x", Pointer),
+        ("tiles", Pointer),
+        ("count", Pointer),
+        ("width", Int),
+        ("groups", Int),
+    )
+
+
+class ChunkPart(ctypes.Structure):
+    """`ChunkPart` of `gemm.cuh`."""
+
+    _fields_ = (
+        ("weights", Pointer),
+        ("scales", Pointer),
+        ("out", Pointer),
+        ("entry", ctypes.c_uint64),
+        ("outputs", Int),
+        ("spare", Int),
+    )
+
+
+class ChunkGemm(ctypes.Structure):
+    """`ChunkGemm` of `gemm.cuh`."""
+
+    _fields_ = (
+        ("part", ChunkPart * PARTS),
+        ("tiles", Pointer),
+        ("count", Pointer),
+        ("faults", Pointer),
+        ("parts", Int),
+        ("groups", Int),
+    )
+
+
+class WideGemm(ctypes.Structure):
+    """`WideGemm` of `gemm90.cuh`; its tensor maps lie at multiples of 64 bytes."""
+
+    _fields_ = (
+        ("map", (ctypes.c_uint64 * 16) * PARTS),
+        ("part", ChunkPart * PARTS),
+        ("tiles", Pointer),
+        ("count", Pointer),
+        ("faults", Pointer),
+        ("carry", Pointer),
+        ("flags", Pointer),
+        ("entry", ctypes.c_uint64),
+        ("parts", Int),
+        ("groups", Int),
+        ("stages", Int),
+        ("stage_bytes", Int),
+        ("gated", Int),
+        ("spare", Int * 7),
+    )
+
+
+class Norm(ctypes.Structure):
+    """`Norm` of `rows.cuh`."""
+
+    _fields_ = (
+        ("x", Pointer),
+        ("weight", Pointer),
+        ("out", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("width", Int),
+        ("inverse", Float),
+        ("eps", Float),
+    )
+
+
+class AddNorm(ctypes.Structure):
+    """`AddNorm` of `rows.cuh`."""
+
+    _fields_ = (
+        ("left", Pointer),
+        ("right", Pointer),
+        ("weight", Pointer),
+        ("sum", Pointer),
+        ("out", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("width", Int),
+        ("inverse", Float),
+        ("eps", Float),
+    )
+
+
+class NormAddNorm(ctypes.Structure):
+    """`NormAddNorm` of `rows.cuh`."""
+
+    _fields_ = (
+        ("branch", Pointer),
+        ("stream", Pointer),
+        ("first_weight", Pointer),
+        ("second_weight", Pointer),
+        ("sum", Pointer),
+        ("out", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("width", Int),
+        ("inverse", Float),
+        ("first_eps", Float),
+        ("second_eps", Float),
+    )
+
+
+class Elementwise(ctypes.Structure):
+    """`Elementwise` of `rows.cuh`."""
+
+    _fields_ = (
+        ("x", Pointer),
+        ("y", Pointer),
+        ("out", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("width", Int),
+        ("factor", Float),
+        ("inverse", Float),
+        ("scale", Float),
+    )
+
+
+class Embedding(ctypes.Structure):
+    """`Embed` of `embed.cuh`."""
+
+    _fields_ = (
+        ("weight", Pointer),
+        ("plane", Pointer),
+        ("out", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("width", Int),
+        ("groups", Int),
+    )
+
+
+class Heads(ctypes.Structure):
+    """`Heads` of `heads.cuh`."""
+
+    _fields_ = (
+        ("q", Pointer),
+        ("k", Pointer),
+        ("v", Pointer),
+        ("q_weight", Pointer),
+        ("k_weight", Pointer),
+        ("table", Pointer),
+        ("q_out", Pointer),
+        ("k_cache", Pointer),
+        ("v_cache", Pointer),
+        ("v_steps", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("heads", Int),
+        ("kv_heads", Int),
+        ("head_dim", Int),
+        ("capacity", Int),
+        ("normed", Int),
+        ("rotated", Int),
+        ("halves", Int),
+        ("inverse", Float),
+        ("eps", Float),
+    )
+
+
+class NormOfHeads(ctypes.Structure):
+    """`HeadNorm` of `heads.cuh`."""
+
+    _fields_ = (
+        ("x", Pointer),
+        ("weight", Pointer),
+        ("out", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("heads", Int),
+        ("head_dim", Int),
+        ("inverse", Float),
+        ("eps", Float),
+    )
+
+
+class Rotation(ctypes.Structure):
+    """`Rope` of `heads.cuh`."""
+
+    _fields_ = (
+        ("x", Pointer),
+        ("table", Pointer),
+        ("out", Pointer),
+        ("step", StepPointers),
+        ("faults", Faults),
+        ("heads", Int),
+        ("head_dim", Int),
+        ("rotated", Int),
+    )
+
+
+class Taking(ctypes.Structure):
+    """`TakeRows` of `pick.cuh`."""
+
+    _fields_ = (("rows", Pointer), ("step", StepPointers), ("width", Int))
+
+
+class ArgmaxParts(ctypes.Structure):
+    """`ArgmaxParts` of `pick.cuh`."""
+
+    _fields_ = (("x", Pointer), ("parts", Pointer), ("step", StepPointers), ("width", Int))
+
+
+class FirstOfParts(ctypes.Structure):
+    """`Argmax` of `pick.cuh`."""
+
+    _fields_ = (("parts", Pointer), ("ids", Pointer), ("step", StepPointers), ("count", Int))

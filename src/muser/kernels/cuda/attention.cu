@@ -1,0 +1,5 @@
+// The unit of caches and attention.
+#include "muser.cuh"
+#include "kv.cuh"
+#include "attention_decode.cuh"
+#include "attention_prefill.cuh"

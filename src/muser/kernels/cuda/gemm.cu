@@ -1,0 +1,4 @@
+// The unit of projections of many rows.
+#include "muser.cuh"
+#include "tiles.cuh"
+#include "gemm.cuh"

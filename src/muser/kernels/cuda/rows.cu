@@ -1,0 +1,6 @@
+// The unit of row-wise operators.
+#include "muser.cuh"
+#include "rows.cuh"
+#include "embed.cuh"
+#include "heads.cuh"
+#include "pick.cuh"

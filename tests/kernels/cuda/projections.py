@@ -1,0 +1,218 @@
+"""Arguments of the projection kernels as ctypes, and weights placed by their own kernels."""
+
+from ctypes import Structure, c_float, c_int, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from muser.formats import BlockType
+
+from ..bench import FLOATS
+from .shim import device, poisoned
+
+READY, PLAIN, GATED, NORM, RESIDUAL = range(5)
+OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
+GROUP_BYTES = {
+    BlockType.Q4_K: 144,
+    BlockType.Q5_K: 176,
+    BlockType.Q6_K: 208,
+    BlockType.Q8_0: 272,
+    BlockType.Q4_0: 144,
+    BlockType.Q4_1: 160,
+    BlockType.Q5_0: 176,
+    BlockType.Q5_1: 192,
+}
+CHUNK = 32
+
+
+def fields(**types):
+    return tuple(types.items())
+
+
+class Faults(Structure):
+    _fields_ = fields(word=c_void_p, entry=c_uint64)
+
+
+class Place(Structure):
+    _fields_ = (
+        ("from_", c_void_p),
+        *fields(to=c_void_p, plane=c_void_p, faults=Faults, first=c_int64),
+        *fields(outputs=c_int, rows=c_int, width=c_int),
+    )
+
+
+class Source(Structure):
+    _fields_ = (
+        *fields(codes=c_void_p, scales=c_void_p, row=c_void_p, other=c_void_p),
+        *fields(branch_weight=c_void_p, weight=c_void_p, sum=c_void_p, take=c_void_p),
+        *fields(branch_entry=c_uint64, sum_entry=c_uint64, norm_entry=c_uint64),
+        *fields(width=c_int, kind=c_int, branch_norm=c_int),
+        *fields(inverse=c_float, branch_eps=c_float, eps=c_float),
+    )
+
+
+class Quantise(Structure):
+    _fields_ = fields(
+        source=Source, codes=c_void_p, scales=c_void_p, count=c_void_p, faults=c_void_p
+    )
+
+
+class Part(Structure):
+    _fields_ = (
+        *fields(weights=c_void_p, plane=c_void_p, out=c_void_p, entry=c_uint64),
+        *fields(outputs=c_int, format=c_int),
+    )
+
+
+class Ahead(Structure):
+    _fields_ = (("from_", c_void_p), *fields(bytes=c_uint64, each=c_uint64))
+
+
+class Matvec(Structure):
+    _fields_ = (
+        *fields(parts=Part * 4, source=Source, ahead=Ahead * 4, out=c_void_p),
+        *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
+        *fields(faults=c_void_p, count=c_void_p, scale=c_float, cap=c_float, inverse_cap=c_float),
+        *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int),
+    )
+
+
+def address(array):
+    return None if array is None else array.ctypes.data
+
+
+def up(n, multiple):
+    return -(-n // multiple) * multiple
+
+
+@dataclass
+class Weight:
+    """A weight in its place on the device, and the file's bytes of it."""
+
+    kind: BlockType
+    width: int
+    outputs: int
+    raw: np.ndarray
+    codes: np.ndarray
+    plane: np.ndarray | None
+    word: np.ndarray
+
+    @property
+    def family(self):
+        return "grid" if self.kind in FLOATS else str(self.kind.elements)
+
+    @property
+    def pitch(self):
+        return GROUP_BYTES.get(self.kind, 256)
+
+    @property
+    def units(self):
+        return -(-self.width // (128 if self.kind in FLOATS else 256))
+
+
+def place(shim, kind, raw, width, pieces=2, padded=128, seed=0):
+    """Through staging, in `pieces`; the outputs are padded to a multiple of `padded`."""
+    outputs = len(raw)
+    rows, grid = up(outputs, padded), kind in FLOATS
+    units = -(-width // (128 if grid else 256))
+    codes = poisoned((rows, units * GROUP_BYTES.get(kind, 256)), np.uint8)
+    plane = None
+    if grid or kind is BlockType.Q6_K:
+        plane = poisoned((rows, units), np.float32 if grid else np.uint16)
+    word = device(np.full(1, 2**64 - 1, np.uint64))
+    bounds = [outputs * i // pieces for i in range(pieces)] + [outputs]
+    for first, last in pairwise(bounds):
+        staging = device(raw[first:last])
+        count = (rows if last == outputs else last) - first
+        argument = Place(
+            address(staging), address(codes), address(plane), Faults(address(word), 7),
+            first, last - first, count, width,
+        )  # fmt: skip
+        work = count * units if grid else count * units * GROUP_BYTES[kind] // 4
+        blocks = -(-work // (8 if grid else 256))
+        shim.launch(f"place_{kind.name.lower()}", blocks, 256, argument, seed=seed)
+    return Weight(kind, width, outputs, raw, codes, plane, word)
+
+
+def shared_bytes(weights, warps, stages, rows, grid, made):
+    """The formula of matvec.cuh."""
+    family, units = weights[0].family, weights[0].units
+    blocks = units * (8 if family == "32" else 1)
+    pitch = max(w.pitch for w in weights)
+    row_bytes = 256 if family == "grid" else 272
+    ring = warps * stages * CHUNK * pitch
+    window = {"256": 4 * 32, "32": 4 * 36 * 8, "grid": 8 * 32}[family] * warps
+    share = -(-sum(w.outputs * w.pitch // 16 for w in weights) // grid)
+    most = -(-share // (min(w.pitch for w in weights) // 16)) + 4
+    terms = 2 * rows * window + rows * 4 * most
+    row = 4 * weights[0].width if made else 0
+    return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + max(row, terms)
+
+
+def source_of(x, kind=PLAIN, **more):
+    """`x` f32 [rows][width] or None; arrays among `more` become addresses."""
+    width = more.pop("width", None) or x.shape[1]
+    values = {
+        name: address(value) if isinstance(value, np.ndarray) else value
+        for name, value in more.items()
+    }
+    inverse = float(np.float32(1.0 / width))
+    source = Source(row=address(x), width=width, kind=kind, inverse=inverse, **values)
+    source.alive = (x, more)
+    return source
+
+
+def quantised(shim, family, source, count, rows, seed=0):
+    """Codes, scales and the fault word of `rows` rows by their own kernel."""
+    width = source.width
+    if family == "grid":
+        blocks = -(-width // 128)
+        codes, scales = (
+            poisoned((rows, blocks, 256), np.uint8),
+            poisoned((rows, blocks), np.float32),
+        )
+    else:
+        groups = -(-width // 256)
+        codes = poisoned((rows, groups, 272), np.uint8)
+        scales = poisoned((rows, groups * (256 // int(family))), np.float32)
+    word, n = device(np.full(1, 2**64 - 1, np.uint64)), device(np.array([count], np.int32))
+    argument = Quantise(source, address(codes), address(scales), address(n), address(word))
+    name = "grid_rows" if family == "grid" else f"quantise_{family}"
+    shared = 4 * width if source.kind not in (READY, PLAIN) else 0
+    shim.launch(name, rows, 512, argument, shared=shared, seed=seed)
+    return codes, scales, word
+
+
+@dataclass(frozen=True)
+class Plan:
+    grid: int = 3
+    warps: int = 7
+    stages: int = 2
+    rows: int = 1
+    count: int = 1
+    seed: int = 0
+
+
+def matvec(shim, weights, source, plan, **more):
+    """Outs of every part f32 [plan.rows][outputs] (or the gated one), and the fault word."""
+    outs = [poisoned((plan.rows, w.outputs), np.float32) for w in weights]
+    word = device(np.full(1, 2**64 - 1, np.uint64))
+    n = device(np.array([plan.count], np.int32))
+    a = Matvec(source=source, faults=address(word), count=address(n), stages=plan.stages, **more)
+    a.stage_bytes = CHUNK * max(w.pitch for w in weights)
+    for i in range(4):
+        a.parts[i] = Part(format=weights[0].kind.id)
+    for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
+        values = (address(w.codes), address(w.plane), address(out), 20 + i, w.outputs, w.kind.id)
+        a.parts[i] = Part(*values)
+    gated = a.epilogue in (OUT_SILU, OUT_GELU)
+    if gated:
+        outs = [poisoned((plan.rows, weights[0].outputs), np.float32)]
+        a.out = address(outs[0])
+    made = source.kind not in (READY, PLAIN)
+    shared = shared_bytes(weights, plan.warps, plan.stages, plan.rows, plan.grid, made)
+    block = 32 * (plan.warps + plan.rows)
+    name = f"matvec_{weights[0].family}_{plan.rows}"
+    shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
+    return outs, int(word[0])
