@@ -2,3 +2,4 @@
 #include "muser.cuh"
 #include "tiles.cuh"
 #include "gemm.cuh"
+#include "gemm90.cuh"

@@ -54,7 +54,7 @@ INLINE void load_rows(u32 (&b)[4], const Warp& w, u32 codes, int lane, int sixte
 // Each thread keeps one address and adds constants to it: registers are scarce.
 // One side of the codes of a tile.
 template <int THREADS>
-INLINE void copy_codes(u8* to, const u8* from, int side) {
+INLINE void copy_tile(u8* to, const u8* from, int side) {
     to += threadIdx.x * 16, from += side * SIDE * 128 + threadIdx.x * 16;
 #pragma unroll
     for (int at = 0; at < SIDE_CODES; at += THREADS * 16) copy16(to + at, from + at + at / (SIDE * 128) * (SIDE * 128));
@@ -88,10 +88,12 @@ struct GemmK {
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
-    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_codes<THREADS>(stage, tile, side);
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+        copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + SUMS, tile + TILE_SUMS, side, 2, 2048);
         copy_planes(stage + SCALES, tile + TILE_SCALES, side, 1, 512);
+    }
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, BYTES);
     }
 
@@ -234,10 +236,12 @@ struct Gemm32 {
     static constexpr int SCALES = SIDE_CODES, SUMS = SCALES + 2048, WEIGHTS = SUMS + 2048;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * P::PITCH;
 
-    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_codes<THREADS>(stage, tile, side);
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+        copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + SCALES, tile + TILE_CODES, side, 8, 512);
         if (P::OFFSET) copy_planes(stage + SUMS, tile + TILE_32_SUMS, side, 8, 512);
+    }
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, P::PITCH);
     }
 
@@ -282,9 +286,11 @@ struct GemmGrid {
     static constexpr int OUTPUTS = 64, THREADS = 128, BLOCKS = 2, TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
     static constexpr int STEPS = SIDE_CODES, WEIGHTS = STEPS + 256, STAGE = WEIGHTS + OUTPUTS * PITCH;
 
-    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_codes<THREADS>(stage, tile, side);
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+        copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + STEPS, tile + TILE_CODES, side, 1, 512);
+    }
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
     }
 
@@ -386,21 +392,26 @@ INLINE void store_totals(const ChunkGemm& a, const Block& block, const Totals& t
     }
 }
 
+// Weights are on their way before the kernel before has ended.
 template <typename F>
 INLINE void gemm_chunk(const ChunkGemm& a, u8* shared) {
     Block block;
     next_kernel_may_start();
+    bool working = this_block<F>(a, block);
+    if (working) F::copy_codes(shared, block.weights, a.groups);
     previous_kernel_done();
-    if (!this_block<F>(a, block)) return;
+    if (!working) return;
     int lane = threadIdx.x % 32;
     Warp w = this_warp(lane, threadIdx.x / 32);
     Totals total = {};
-    F::copy(shared, block.tile, block.weights, block.side, a.groups);
+    F::copy_rows(shared, block.tile, block.side);
     copy_commit();
     for (int b = 0; b < a.groups; b++) {
-        if (b + 1 < a.groups)
-            F::copy(shared + (b + 1) % 2 * F::STAGE, block.tile + (size_t)(b + 1) * F::TILE_SIZE,
-                    block.weights + (size_t)(b + 1) * F::BYTES, block.side, a.groups);
+        if (b + 1 < a.groups) {
+            u8* stage = shared + (b + 1) % 2 * F::STAGE;
+            F::copy_rows(stage, block.tile + (size_t)(b + 1) * F::TILE_SIZE, block.side);
+            F::copy_codes(stage, block.weights + (size_t)(b + 1) * F::BYTES, a.groups);
+        }
         copy_commit();
         copy_wait<1>();
         __syncthreads();

@@ -343,11 +343,11 @@ INLINE void wide_work(const WideGemm& a, u8* shared, WideShared& mem) {
     }
 }
 
+// Weights are on their way before the kernel before has ended.
 template <bool GATED>
 INLINE void wide_block(const WideGemm& a, u8* shared) {
     WideShared& mem = *(WideShared*)(shared + a.stages * a.stage_bytes);
     next_kernel_may_start();
-    previous_kernel_done();
     if (threadIdx.x == 0) {
         for (int s = 0; s < a.stages; s++) barrier_init(&mem.full[s], 2), barrier_init(&mem.free[s], 8);
         mem.plan = wide_plan<GATED>(a, *a.count);
@@ -356,10 +356,12 @@ INLINE void wide_block(const WideGemm& a, u8* shared) {
     __syncthreads();
     if (threadIdx.x >= WIDE_THREADS) {
         registers_shrink<WIDE_FEEDERS>();
-        if (threadIdx.x == WIDE_THREADS) wide_feed_rows(a, shared, mem);
         if (threadIdx.x == WIDE_THREADS + 32) wide_feed_weights<GATED>(a, shared, mem);
+        previous_kernel_done();
+        if (threadIdx.x == WIDE_THREADS) wide_feed_rows(a, shared, mem);
     } else {
         registers_grow<WIDE_WORKERS>();
+        previous_kernel_done();
         wide_work<GATED>(a, shared, mem);
     }
 }

@@ -32,9 +32,9 @@ struct TilePlace {
 };
 
 INLINE bool tile_place(const TileRows& a, int elements, int bytes, TilePlace& p) {
+    int n = *a.count, row = blockIdx.y * 8 + threadIdx.x / 32, group = blockIdx.x;
     next_kernel_may_start();
     previous_kernel_done();
-    int n = *a.count, row = blockIdx.y * 8 + threadIdx.x / 32, group = blockIdx.x;
     if ((int)(blockIdx.y * 8 / TILE_ROWS * TILE_ROWS) >= n) return false;
     p.x = a.x + (size_t)row * a.width + group * elements;
     p.tile = a.tiles + ((size_t)(row / TILE_ROWS) * a.groups + group) * bytes;
