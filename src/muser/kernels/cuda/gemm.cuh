@@ -25,6 +25,7 @@ struct ChunkGemm {
     u64* faults;
     int parts, groups;  // groups of 256 elements; grid: of 128
 };
+static_assert(sizeof(ChunkPart) == 40 && sizeof(ChunkGemm) == 192, "as devices write them");
 
 constexpr int SIDE = 64;  // rows of a block: one side of a tile
 constexpr int SIDE_CODES = TILE_CODES / 2;

@@ -33,6 +33,7 @@ struct WideGemm {
     u64 entry;  // of faults of a gated product
     int parts, groups, stages, stage_bytes, gated;
 };
+static_assert(sizeof(WideGemm) == 768, "as devices write it");
 
 // A stretch of groups of one tile.
 struct Piece {
@@ -200,7 +201,7 @@ INLINE void wide_step(const WideGemm& a, float (&total)[64], const u8* stage, co
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u32 both = word_at(rows[i]);
-            d[i] = half_to_float(both), dmin[i] = half_to_float(both >> 16);
+            d[i] = mul1(half_to_float(both), P::UNIT), dmin[i] = half_to_float(both >> 16);
             m[i] = m[i + 2] = min_halves(rows[i], w.t);
         }
         matrix_fence();

@@ -23,6 +23,7 @@ struct TileRows {
     const int* count;  // n
     int width, groups;
 };
+static_assert(sizeof(TileRows) == 32, "as devices write it");
 
 // Where a warp's row and group stand. Eight warps take eight neighbouring rows of one group.
 struct TilePlace {
