@@ -2,4 +2,3 @@
 #include "muser.cuh"
 #include "tiles.cuh"
 #include "gemm.cuh"
-#include "gemm90.cuh"
