@@ -8,6 +8,7 @@
 
 namespace attention {
 constexpr int ROWS = 16;           // of a matrix tile: query × head pairs of one KV head
+constexpr int NEVER = -0x40000000;  // below every N and M
 constexpr float HIDDEN = -8.0e6f;  // below every score that does not fault; MAGIC + it stays positive
 
 // One layer's attention in one step. Heads of `dim` elements, 4 … 256; query head h reads KV head
@@ -47,9 +48,9 @@ INLINE int swizzled(int row, int piece) {
 // Elements 8 · first … of COUNT / PIECES cache rows of `dim` elements, zeros beyond dim.
 template <int PIECES, int COUNT, int THREADS>
 INLINE void fetch(u8* to, const u16* from, int first, int dim, u64 policy) {
-    if (dim % 8 == 0) {
+    int thread = (int)unknown(threadIdx.x); if (dim % 8 == 0) {
         constexpr int STEP = THREADS / PIECES;  // rows that the block takes at a time
-        int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES, x = (first + piece) * 8;
+        int row = thread / PIECES, piece = thread % PIECES, x = (first + piece) * 8;
         int bytes = x < dim ? 16 : 0;
         const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll
@@ -57,7 +58,7 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim, u64 policy) {
             copy16_once(to + swizzled<PIECES>(row + i * STEP, piece), source, bytes, policy);
         return;
     }
-    for (int at = threadIdx.x; at < COUNT; at += THREADS) {  // rows that are not aligned
+    for (int at = thread; at < COUNT; at += THREADS) {  // rows that are not aligned
         int row = at / PIECES, x = (first + at % PIECES) * 8;
         u16* place = (u16*)(to + swizzled<PIECES>(row, at % PIECES));
         for (int j = 0; j < 8; j++) place[j] = x + j < dim ? from[(size_t)row * dim + x + j] : (u16)0;
@@ -112,6 +113,9 @@ INLINE void weigh(float y, int n_base, int m_base, float& high, float& low, u32&
     high = add1(fma1(p, 0x1p-7f, MAGIC), -MAGIC);
     low = fma1(high, -128.0f, p);
 }
+
+// V's steps of two neighbouring positions.
+INLINE int step_of_pair(u32 pair, int j) { return (int)(j ? pair << 16 : pair << 24) >> 24; }
 
 INLINE float shift(int k) { return pow2(max(k, -100)); }
 

@@ -103,7 +103,6 @@ INLINE int heads_of(const Attend& a, const Cursor& c) {  // the last unit of a K
 struct Feed {  // the next slot to fill, and from what
     Cursor at;
     int part, slot;
-    u64 policy;
 };
 template <int HEAD>
 INLINE void feed(const Attend& a, Decode<HEAD>& mem, Feed& f) {
@@ -113,11 +112,14 @@ INLINE void feed(const Attend& a, Decode<HEAD>& mem, Feed& f) {
         int chunk = value ? f.part - D::CHUNKS : f.part;
         fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[f.slot],
                                                           (value ? a.v : a.k) + cache_row(a, f.at) * a.dim,
-                                                          chunk * (D::CHUNK / 8), a.dim, f.policy);
-        f.part++;
-        if (f.part == 2 * D::CHUNKS) f.part = 0, advance(a, f.at);
+                                                          chunk * (D::CHUNK / 8), a.dim, read_once());
     }
     copy_commit();
+    f.part++;
+    if (f.part == 2 * D::CHUNKS) {
+        f.part = 0;
+        if (f.at.left > 0) advance(a, f.at);
+    }
     f.slot = f.slot + 1 == D::SLOTS ? 0 : f.slot + 1;
 }
 // The slot at `use` is filled and every warp has left the one before it, which is filled anew.
@@ -191,7 +193,7 @@ INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD>& q, 
 
 // Scores from their sums, and the warp's maxima of N and M into shared memory; returns the largest |y|.
 template <int HEAD>
-INLINE float scale_scores(float (&y)[2][4], const int (&ev)[2][2], Decode<HEAD>& mem, const Span& seen, int tile,
+INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD>& mem, const Span& seen, int tile,
                           int warp, int lane) {
     int g = lane >> 2, t = lane & 3;
     u32 top_n[2] = {0, 0}, top_m[2] = {0, 0};
@@ -207,7 +209,7 @@ INLINE float scale_scores(float (&y)[2][4], const int (&ev)[2][2], Decode<HEAD>&
             y[n][j] = shown ? v : HIDDEN;
             u32 bits = floor_bits(y[n][j]);
             top_n[r] = max(top_n[r], bits);
-            top_m[r] = max(top_m[r], bits + ev[n][j & 1]);
+            top_m[r] = max(top_m[r], bits + step_of_pair(pairs[n], j & 1));
         }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -224,7 +226,7 @@ INLINE float scale_scores(float (&y)[2][4], const int (&ev)[2][2], Decode<HEAD>&
 
 // Digits of P of the warp's positions, and their part of D, into shared memory; N and M of the rows.
 template <int HEAD>
-INLINE void place_weights(const float (&y)[2][4], const int (&ev)[2][2], Decode<HEAD>& mem, u32 (&top_n)[2],
+INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD>& mem, u32 (&top_n)[2],
                           u32 (&top_m)[2], int warp, int lane) {
     using D = Decode<HEAD>;
     int g = lane >> 2, t = lane & 3;
@@ -240,13 +242,14 @@ INLINE void place_weights(const float (&y)[2][4], const int (&ev)[2][2], Decode<
     }
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        float unit[2] = {pow2(-15 - ev[n][0]), pow2(-15 - ev[n][1])};
+        int ev[2] = {step_of_pair(pairs[n], 0), step_of_pair(pairs[n], 1)};
+        float unit[2] = {pow2(-15 - ev[0]), pow2(-15 - ev[1])};
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float h[2], l[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                weigh(y[n][2 * r + j], 147 - (int)top_n[r], 139 + ev[n][j] - (int)top_m[r], h[j], l[j], sum[r]);
+                weigh(y[n][2 * r + j], 147 - (int)top_n[r], 139 + ev[j] - (int)top_m[r], h[j], l[j], sum[r]);
             u8* at = mem.digits + D::P_AT + (g + 8 * r) * D::P_PITCH + (warp * 16 + n * 8 + 2 * t) * 2;
             *(u32*)at = float_to_half2(mul1(h[0], unit[0]), mul1(h[1], unit[1]));
             *(u32*)(at + ROWS * D::P_PITCH) = float_to_half2(mul1(l[0], unit[0]), mul1(l[1], unit[1]));
@@ -261,17 +264,17 @@ INLINE void place_weights(const float (&y)[2][4], const int (&ev)[2][2], Decode<
 }
 
 struct Place {  // of one unit's tile in the scratch
-    size_t row;  // of the unit's first head
-    int heads, tile, parts, places;
+    int row;    // row and head of the unit's first head
+    int heads, tile;
 };
 
 // f(O) of the warp's dims of one chunk to the scratch.
 template <int HEAD>
-INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, float* out, const Place& p, int warp,
-                         int lane) {
+INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, const Attend& a, const Place& p,
+                         int warp, int lane) {
     using D = Decode<HEAD>;
     constexpr int N_TILES = D::N_TILES;
-    int g = lane >> 2, t = lane & 3, matrix = lane >> 3;
+    int g = lane >> 2, t = lane & 3, matrix = lane >> 3, parts = (a.dim + 31) / 32;
     u32 weights = shared_address(mem.digits) + D::P_AT + (lane & 15) * D::P_PITCH + (lane >> 4) * 16;
     u32 values = shared_address(v);
     float high[N_TILES][4] = {}, low[N_TILES][4] = {};
@@ -293,16 +296,16 @@ INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, float*
         int x = chunk * D::CHUNK + (N_TILES * warp + n) * 8 + 2 * t, part = x / 32;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            if (g + 8 * r >= p.heads || part >= p.parts) continue;
+            if (g + 8 * r >= p.heads || part >= parts) continue;
             float o0 = mul1(join(high[n][2 * r], low[n][2 * r]), 0x1p15f);
             float o1 = mul1(join(high[n][2 * r + 1], low[n][2 * r + 1]), 0x1p15f);
-            size_t to = ((p.row + g + 8 * r) * p.parts + part) * p.places + p.tile;
-            *(float2*)(out + to * 32 + x % 32) = make_float2(o0, o1);
+            size_t to = ((size_t)(p.row + g + 8 * r) * parts + part) * a.places + p.tile;
+            *(float2*)(a.tile_out + to * 32 + x % 32) = make_float2(o0, o1);
         }
     }
 }
 template <int HEAD>
-INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], int4* sums,
+INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], const Attend& a,
                        const Place& p, int lane) {
     int g = lane >> 2;
     if (lane & 3) return;
@@ -311,26 +314,25 @@ INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32
         u32 d = 0;
         for (int w = 0; w < WARPS; w++) d += mem.d[w * ROWS + g + 8 * r];
         int bits = (int)__float_as_uint((float)(int)d);
-        sums[(p.row + g + 8 * r) * p.places + p.tile] = make_int4(from_bits(top_n[r]), from_bits(top_m[r]), bits, 0);
+        a.tile_sums[(size_t)(p.row + g + 8 * r) * a.places + p.tile] =
+             make_int4(from_bits(top_n[r]), from_bits(top_m[r]), bits, 0);
     }
 }
 
-INLINE void load_steps(int (&ev)[2][2], const Attend& a, const Cursor& c, int warp, int lane) {
-    const i8* at = a.v_steps + cache_row(a, c) + warp * 16 + 2 * (lane & 3);
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) ev[n][j] = at[n * 8 + j];
+// V's steps of the thread's positions, two and two.
+INLINE void load_steps(u32 (&pairs)[2], const Attend& a, const Cursor& c, int warp, int lane) {
+    const u16* at = (const u16*)(a.v_steps + cache_row(a, c) + warp * 16) + (lane & 3);
+    pairs[0] = at[0], pairs[1] = at[4];
 }
 
 template <int HEAD>
 INLINE void decode_tiles(const Attend& a, u8* shared) {
     using D = Decode<HEAD>;
     D& mem = *(D*)shared;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, use = 0, parts = (a.dim + 31) / 32;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, use = 0;
     next_kernel_may_start();
     Cursor at = run_of_block(a);
-    Feed next = {at, 0, 0, read_once()};
+    Feed next = {at, 0, 0};
     bool ahead = at.left > 0 && settled(a, at);  // the first SLOTS - 1 slots are of the first tile
     if (!ahead) previous_kernel_done();
     if (at.left <= 0) return;
@@ -338,11 +340,12 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
     for (int i = 0; i < D::SLOTS - 1; i++) feed(a, mem, next);
     if (ahead) previous_kernel_done();
     Query<HEAD> q;
-    int ev[2][2], next_ev[2][2], unit = -1, row = -1;
-    load_steps(next_ev, a, at, warp, lane);
+    u32 pairs[2], ahead_pairs[2];
+    int unit = -1, row = -1;
+    load_steps(ahead_pairs, a, at, warp, lane);
     while (at.left > 0) {
         if (at.unit != unit || at.row != row) enter_unit(a, mem, q, at, warp, lane), unit = at.unit, row = at.row;
-        Place p = {(size_t)row * a.heads + first_head(a, at), heads_of(a, at), at.tile - at.first, parts, a.places};
+        Place p = {row * a.heads + first_head(a, at), heads_of(a, at), at.tile - at.first};
         Span seen = visible(a, row);
         int tile = at.tile;
         float y[2][4], high[2][4] = {}, low[2][4] = {};
@@ -358,20 +361,19 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
 #pragma unroll
             for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);
         }
-#pragma unroll
-        for (int i = 0; i < 4; i++) ev[i / 2][i % 2] = next_ev[i / 2][i % 2];
+        pairs[0] = ahead_pairs[0], pairs[1] = ahead_pairs[1];
         advance(a, at);
-        if (at.left > 0) load_steps(next_ev, a, at, warp, lane);
-        float top = scale_scores(y, ev, mem, seen, tile, warp, lane);
+        if (at.left > 0) load_steps(ahead_pairs, a, at, warp, lane);
+        float top = scale_scores(y, pairs, mem, seen, tile, warp, lane);
         if (!(top < 0x1p22f)) report(a.faults, row);
         __syncthreads();
         u32 top_n[2], top_m[2];
-        place_weights(y, ev, mem, top_n, top_m, warp, lane);
+        place_weights(y, pairs, mem, top_n, top_m, warp, lane);
 #pragma unroll
         for (int c = 0; c < D::CHUNKS; c++) {
             const u8* v = take(a, mem, next, use);
-            if (c == 0 && warp == 0) write_sums(mem, top_n, top_m, a.tile_sums, p, lane);
-            write_output(mem, v, c, a.tile_out, p, warp, lane);
+            if (c == 0 && warp == 0) write_sums(mem, top_n, top_m, a, p, lane);
+            write_output(mem, v, c, a, p, warp, lane);
         }
     }
 }
@@ -416,7 +418,7 @@ INLINE void scan_piece(Chain& mem, Powers& p, int piece, int tiles, int lane) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         bool there = 2 * lane + j < count;
-        s[j] = there ? mem.sums[piece % PIECES][2 * lane + j] : make_int4(-0x40000000, -0x40000000, 0, 0);
+        s[j] = there ? mem.sums[piece % PIECES][2 * lane + j] : make_int4(NEVER, NEVER, 0, 0);
         n[j] = s[j].x, m[j] = s[j].y;
         low = there ? min(low, m[j]) : low;
     }
@@ -505,7 +507,7 @@ INLINE void combine(const Attend& a, u8* shared) {
     if (warp == 3)
         for (int i = 0; i < PIECES - 2; i++) get(i);
     float acc = 0.0f, den = 0.0f;
-    Powers powers = {-0x40000000, -0x40000000, 0x40000000};
+    Powers powers = {NEVER, NEVER, -NEVER};
     for (int i = 0; i <= pieces; i++) {  // walk over piece i - 1, scan i, fetch i + PIECES - 2
         if (warp == 3) copy_wait<PIECES - 3>();
         __syncthreads();

@@ -2,8 +2,8 @@
 // and acc are the very chain that decode_combine walks.
 //
 // prefill_64, _128, _256 (the least that holds dim): any card. Grid (ceil(most rows / queries), units,
-//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 82,432, 98,816 and
-//            98,816; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
+//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 83,200, 99,584 and
+//            99,584; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
 //            max(1, 16 / ratio) in whole numbers.
 //            reads q, gate, the cache, v_steps; writes out. A score beyond 2^22 is reported.
 //
@@ -26,6 +26,8 @@ struct Prefill {
     u8 ring[SLOTS][SLOT];
     u8 q[2][Q_BYTES];
     i8 steps[STEP_SLOTS][TILE];
+    Span seen[PREFILL_WARPS * ROWS];
+    float scale[PREFILL_WARPS * ROWS];  // c·2^eq
 };
 
 struct Run {  // rows [from, to) of the step, of one slot; the tiles that any of them sees
@@ -47,7 +49,7 @@ struct Pair {  // one row of the matrix tile
     Span seen;
 };
 struct State {  // of one row of the matrix tile; low: least M so far
-    int n, m, low, started;
+    int n, m, low;
     float den;
 };
 
@@ -60,55 +62,57 @@ INLINE Share share_of(const Attend& a, int unit) {
     int at = unit % groups * ROWS, heads = min(ROWS, ratio - at);
     return {unit, kv, kv * ratio + at, heads, ratio < ROWS ? ROWS / ratio : 1};
 }
-INLINE Pair pair_of(const Attend& a, const Share& s, const Run& run, int base, int warp, int r) {
-    int query = r / s.heads, row = base + warp * s.each + query;
+INLINE int first_row(const Share& s) {  // the longest blocks come first
+    return (int)(gridDim.x - 1 - blockIdx.x) * PREFILL_WARPS * s.each;
+}
+INLINE Pair pair_of(const Attend& a, const Share& s, const Run& run, int warp, int r) {
+    int query = r / s.heads, row = first_row(s) + warp * s.each + query;
     if (query >= s.each || row < run.from || row >= run.to) return {-1, 0, {0, 0}};
     return {row, s.head + r % s.heads, visible(a, row)};
 }
 
 struct PrefillFeed {
-    int tile, last, part, slot, steps;
-    size_t plane;  // first cache row of the slot and KV head
-    int out;       // first dim of the block
-    u64 policy;
+    int tile, last, part;
+    int plane;  // first cache row of the slot and KV head
 };
 template <int HEAD>
-INLINE void feed(const Attend& a, Prefill<HEAD>& mem, PrefillFeed& f) {
+INLINE void feed(const Attend& a, Prefill<HEAD>& mem, PrefillFeed& f, int slot) {
     using P = Prefill<HEAD>;
     if (f.tile < f.last) {
-        size_t row = f.plane + f.tile * TILE % a.capacity;
+        size_t row = (size_t)(f.plane + f.tile * TILE % a.capacity);
+        u64 policy = read_once();
         if (f.part == 0 && threadIdx.x < TILE / 16)
-            copy16(mem.steps[f.steps] + threadIdx.x * 16, a.v_steps + row + threadIdx.x * 16);
+            copy16(mem.steps[f.tile % STEP_SLOTS] + threadIdx.x * 16, a.v_steps + row + threadIdx.x * 16);
         if (f.part < P::K_USES) {
             fetch<HEAD / 8, P::SLOT / 16, PREFILL_THREADS>(
-                mem.ring[f.slot], a.k + (row + f.part * P::KEYS) * a.dim, 0, a.dim, f.policy);
+                mem.ring[slot], a.k + (row + f.part * P::KEYS) * a.dim, 0, a.dim, policy);
         } else {
-            int x = f.out + (f.part - P::K_USES) * 64;
-            fetch<8, P::SLOT / 16, PREFILL_THREADS>(mem.ring[f.slot], a.v + row * a.dim, x / 8, a.dim, f.policy);
+            int x = (int)blockIdx.z * P::OUT + (f.part - P::K_USES) * 64;
+            fetch<8, P::SLOT / 16, PREFILL_THREADS>(mem.ring[slot], a.v + row * a.dim, x / 8, a.dim, policy);
         }
-        f.part++;
-        if (f.part == P::K_USES + P::V_USES) f.part = 0, f.tile++, f.steps = (f.steps + 1) % STEP_SLOTS;
     }
     copy_commit();
-    f.slot = f.slot + 1 == P::SLOTS ? 0 : f.slot + 1;
+    f.part++;
+    if (f.part == P::K_USES + P::V_USES) f.part = 0, f.tile++;
 }
 template <int HEAD>
 INLINE const u8* take(const Attend& a, Prefill<HEAD>& mem, PrefillFeed& f, int& use) {
     copy_wait<Prefill<HEAD>::SLOTS - 2>();
     __syncthreads();
-    feed(a, mem, f);
-    const u8* slot = mem.ring[use];
-    use = use + 1 == Prefill<HEAD>::SLOTS ? 0 : use + 1;
-    return slot;
+    constexpr int SLOTS = Prefill<HEAD>::SLOTS;
+    int now = use;
+    use = use + 1 == SLOTS ? 0 : use + 1;
+    feed(a, mem, f, now == 0 ? SLOTS - 1 : now - 1);
+    return mem.ring[now];
 }
 
-// The warp's rows on their grid; returns c·2^eq of rows lane / 4 and lane / 4 + 8.
+// The warp's rows on their grid, and what they see.
 template <int HEAD>
-INLINE void place_rows(const Attend& a, Prefill<HEAD>& mem, const Share& s, const Run& run, int base, int warp,
-                       int lane, float (&scale)[2]) {
-    scale[0] = scale[1] = 0.0f;
+INLINE void place_rows(const Attend& a, Prefill<HEAD>& mem, const Share& s, const Run& run, int warp,
+                       int lane) {
+#pragma unroll 1
     for (int r = 0; r < ROWS; r++) {
-        Pair p = pair_of(a, s, run, base, warp, r);
+        Pair p = pair_of(a, s, run, warp, r);
         int at = warp * ROWS + r;
         auto put = [&](int x, u16 high, u16 low) {
             int place = swizzled<HEAD / 8>(at, x / 8) + x % 8 * 2;
@@ -121,30 +125,30 @@ INLINE void place_rows(const Attend& a, Prefill<HEAD>& mem, const Share& s, cons
         } else {
             for (int x = lane; x < HEAD; x += 32) put(x, 0, 0);
         }
-        if (lane / 4 == r % 8) scale[r / 8] = mine;
+        if (lane == 0) mem.seen[at] = p.seen, mem.scale[at] = mine;
     }
     __syncwarp();
 }
 
 // y of 32 positions, from row `key` of the slot on: blocks of 8 positions × {row g: 2, row g + 8: 2}.
 template <int HEAD>
-INLINE void scores(float* y, const Prefill<HEAD>& mem, const u8* k, int key, const float (&scale)[2], int warp,
-                   int lane) {
+INLINE void scores(float* y, const Prefill<HEAD>& mem, const u8* k, int key, int warp, int lane) {
     constexpr int LOWS = HEAD == 256 ? 2 : 1;
-    int matrix = lane >> 3;
-    u32 keys = shared_address(k), high_q = shared_address(mem.q[0]), low_q = shared_address(mem.q[1]);
+    // A step of 16 elements is two pieces: it flips bits of the address from 5 on.
+    u32 q_at = unknown(shared_address(mem.q[0])) + swizzled<HEAD / 8>(warp * ROWS + (lane & 15), lane >> 4);
+    u32 k_at = unknown(shared_address(k)) +
+               swizzled<HEAD / 8>(key + (lane >> 4) * 8 + (lane & 7), lane >> 3 & 1);
     float high[4][4] = {}, low[LOWS][4][4] = {};
+    const float* scale = mem.scale + warp * ROWS + (lane >> 2);
 #pragma unroll
     for (int s = 0; s < HEAD / 16; s++) {
         u32 ah[4], al[4];
-        int q_at = swizzled<HEAD / 8>(warp * ROWS + (lane & 15), 2 * s + (lane >> 4));
-        load_matrix4(ah, high_q + q_at);
-        load_matrix4(al, low_q + q_at);
+        load_matrix4(ah, q_at ^ s << 5);
+        load_matrix4(al, (q_at ^ s << 5) + Prefill<HEAD>::Q_BYTES);
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
             u32 b[4];
-            int row = key + n * 8 + (matrix >> 1) * 8 + (lane & 7);
-            load_matrix4(b, keys + swizzled<HEAD / 8>(row, 2 * s + (matrix & 1)));
+            load_matrix4(b, (k_at ^ s << 5) + n * 8 * HEAD * 2);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 mma_f16(high[n + j], ah, b[2 * j], b[2 * j + 1]);
@@ -160,16 +164,15 @@ INLINE void scores(float* y, const Prefill<HEAD>& mem, const u8* k, int key, con
         } else {
             t = join(high[i / 4][i % 4], low[0][i / 4][i % 4]);
         }
-        y[i] = mul1(t, scale[i >> 1 & 1]);
+        y[i] = mul1(t, scale[8 * (i >> 1 & 1)]);
     }
 }
 
-INLINE int step_of_pair(u32 pair, int j) { return (int)(j ? pair << 16 : pair << 24) >> 24; }
-
 // Hides what a row may not see; the largest |y| of what it sees.
-INLINE void hide(float (&y)[64], float (&top)[2], const Pair (&pair)[2], int tile, int t) {
+INLINE void hide(float (&y)[64], float (&top)[2], const Span* rows, int tile, int t) {
+    Span seen[2] = {rows[0], rows[8]};
     bool whole = true;
-    for (int r = 0; r < 2; r++) whole &= pair[r].seen.lo <= tile * TILE && pair[r].seen.hi >= tile * TILE + TILE;
+    for (int r = 0; r < 2; r++) whole &= seen[r].lo <= tile * TILE && seen[r].hi >= tile * TILE + TILE;
     if (whole) {
 #pragma unroll
         for (int i = 0; i < 64; i++) top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], fabsf(y[i]));
@@ -178,7 +181,7 @@ INLINE void hide(float (&y)[64], float (&top)[2], const Pair (&pair)[2], int til
 #pragma unroll
     for (int i = 0; i < 64; i++) {
         int at = tile * TILE + i / 4 * 8 + 2 * t + (i & 1), r = i >> 1 & 1;
-        bool shown = at >= pair[r].seen.lo && at < pair[r].seen.hi;
+        bool shown = at >= seen[r].lo && at < seen[r].hi;
         top[r] = fmaxf(top[r], shown ? fabsf(y[i]) : 0.0f);
         if (!shown) y[i] = HIDDEN;
     }
@@ -207,10 +210,11 @@ INLINE void weigh_tile(const float (&y)[64], const i8* steps, Weights& w, u32 (&
             top_n[r] = max(top_n[r], __shfl_xor_sync(~0u, top_n[r], x));
             top_m[r] = max(top_m[r], __shfl_xor_sync(~0u, top_m[r], x));
         }
+    pairs += unknown((u32)t);  // read anew
 #pragma unroll
     for (int i = 0; i < 64; i += 2) {
         int r = i >> 1 & 1;
-        u32 pair = pairs[i / 4 * 4 + t];
+        u32 pair = pairs[i / 4 * 4];
         float h[2], l[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -233,7 +237,7 @@ struct Merge {  // one step of the chain for two rows
     float kept[2], added[2];
     bool sees[2], plain;
 };
-INLINE Merge merge_sums(State (&state)[2], const Pair (&pair)[2], const u32 (&top_n)[2], const u32 (&top_m)[2],
+INLINE Merge merge_sums(State (&state)[2], const Span* rows, const u32 (&top_n)[2], const u32 (&top_m)[2],
                         const u32 (&sum)[2], int tile) {
     Merge step;
     step.plain = true;
@@ -241,15 +245,15 @@ INLINE Merge merge_sums(State (&state)[2], const Pair (&pair)[2], const u32 (&to
     for (int r = 0; r < 2; r++) {
         State& s = state[r];
         int n = from_bits(top_n[r]), m = from_bits(top_m[r]);
-        step.sees[r] = pair[r].seen.lo < (tile + 1) * TILE && pair[r].seen.hi > tile * TILE;
+        step.sees[r] = rows[8 * r].lo < (tile + 1) * TILE && rows[8 * r].hi > tile * TILE;
         step.kept[r] = 1.0f, step.added[r] = 0.0f;
         if (step.sees[r]) {
-            int n2 = s.started ? max(s.n, n) : n, m2 = s.started ? max(s.m, m) : m;
-            s.den = fma1(s.den, shift(s.started ? s.n - n2 : 0), mul1((float)(int)sum[r], shift(n - n2)));
-            step.kept[r] = shift(s.started ? s.m - m2 : 0);
+            int n2 = max(s.n, n), m2 = max(s.m, m);  // before the first tile den and acc are 0
+            s.den = fma1(s.den, shift(s.n - n2), mul1((float)(int)sum[r], shift(n - n2)));
+            step.kept[r] = shift(s.m - m2);
             step.added[r] = pow2(15 + max(m - m2, -100));  // the digits were scaled by 2^-15
-            s.low = s.started ? min(s.low, m) : m;
-            s.n = n2, s.m = m2, s.started = 1;
+            s.low = min(s.low, m);
+            s.n = n2, s.m = m2;
             step.plain &= s.low - m2 >= -40;
         }
     }
@@ -267,7 +271,7 @@ INLINE void merge_value(float& acc, float high, float low, const Merge& step, in
 
 // 64 output dims: acc[8 blocks of 8 dims × {row g: 2, row g + 8: 2}].
 INLINE void outputs(float* acc, const Weights& w, const u8* v, const Merge& step, int lane) {
-    u32 values = shared_address(v);
+    u32 v_at = unknown(shared_address(v)) + swizzled<8>(lane & 15, lane >> 4);
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
         float high[2][4] = {}, low[2][4] = {};
@@ -276,7 +280,7 @@ INLINE void outputs(float* acc, const Weights& w, const u8* v, const Merge& step
             u32 b[4];
             u32 ah[4] = {w.high[4 * s], w.high[4 * s + 1], w.high[4 * s + 2], w.high[4 * s + 3]};
             u32 al[4] = {w.low[4 * s], w.low[4 * s + 1], w.low[4 * s + 2], w.low[4 * s + 3]};
-            load_matrix4_turned(b, values + swizzled<8>(16 * s + (lane & 15), n + (lane >> 4)));
+            load_matrix4_turned(b, (v_at ^ n << 4) + s * 16 * 128);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 mma_f16(high[j], ah, b[2 * j], b[2 * j + 1]);
@@ -302,20 +306,20 @@ INLINE void write_rows(const Attend& a, const float (&acc)[COUNT], const State (
 }
 
 template <int HEAD>
-INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share, const Run& run, int base) {
+INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share, const Run& run) {
     using P = Prefill<HEAD>;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3, use = 0;
-    size_t plane = (size_t)(a.step.slots[run.from] * a.kv_heads + share.kv_head) * a.capacity;
-    PrefillFeed next = {run.first, run.last, 0, 0, 0, plane, (int)blockIdx.z * P::OUT, read_once()};
+    int plane = (a.step.slots[run.from] * a.kv_heads + share.kv_head) * a.capacity;
+    PrefillFeed next = {run.first, run.last, 0, plane};
 #pragma unroll
-    for (int i = 0; i < P::SLOTS - 1; i++) feed(a, mem, next);
-    Pair pair[2] = {pair_of(a, share, run, base, warp, g), pair_of(a, share, run, base, warp, g + 8)};
-    State state[2] = {};
-    float scale[2], top[2] = {0.0f, 0.0f}, acc[P::OUT / 2];
-    place_rows(a, mem, share, run, base, warp, lane, scale);
+    for (int i = 0; i < P::SLOTS - 1; i++) feed(a, mem, next, i);
+    const Span* seen = mem.seen + warp * ROWS + g;
+    State state[2] = {{NEVER, NEVER, -NEVER, 0.0f}, {NEVER, NEVER, -NEVER, 0.0f}};
+    float acc[P::OUT / 2];
+    place_rows(a, mem, share, run, warp, lane);
 #pragma unroll
     for (int i = 0; i < P::OUT / 2; i++) acc[i] = 0.0f;
-    for (int tile = run.first, steps = 0; tile < run.last; tile++, steps = (steps + 1) % STEP_SLOTS) {
+    for (int tile = run.first; tile < run.last; tile++) {
         float y[64];
         Weights w;
         u32 top_n[2], top_m[2], sum[2];
@@ -324,16 +328,19 @@ INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share,
             const u8* k = take(a, mem, next, use);
 #pragma unroll
             for (int key = 0; key < P::KEYS; key += 32)
-                scores(y + (u * P::KEYS + key) / 2, mem, k, key, scale, warp, lane);
+                scores(y + (u * P::KEYS + key) / 2, mem, k, key, warp, lane);
         }
-        hide(y, top, pair, tile, t);
-        weigh_tile(y, mem.steps[steps], w, top_n, top_m, sum, t);
-        Merge step = merge_sums(state, pair, top_n, top_m, sum, tile);
+        float top[2] = {0.0f, 0.0f};
+        hide(y, top, seen, tile, t);
+        for (int r = 0; r < 2; r++)
+            if (!(top[r] < 0x1p22f)) report(a.faults, pair_of(a, share, run, warp, g + 8 * r).row);
+        weigh_tile(y, mem.steps[tile % STEP_SLOTS], w, top_n, top_m, sum, t);
+        Merge step = merge_sums(state, seen, top_n, top_m, sum, tile);
 #pragma unroll
         for (int u = 0; u < P::V_USES; u++) outputs(acc + 32 * u, w, take(a, mem, next, use), step, lane);
     }
-    for (int r = 0; r < 2; r++)
-        if (!(top[r] < 0x1p22f)) report(a.faults, pair[r].row);
+    g = (int)unknown((u32)g);  // worked out anew, not kept
+    Pair pair[2] = {pair_of(a, share, run, warp, g), pair_of(a, share, run, warp, g + 8)};
     write_rows(a, acc, state, pair, (int)blockIdx.z * P::OUT, t);
     copy_wait<0>();
     __syncthreads();  // the ring is free for the next run
@@ -345,11 +352,10 @@ INLINE void prefill(const Attend& a, u8* shared) {
     Share share = share_of(a, blockIdx.y);
     next_kernel_may_start();
     previous_kernel_done();
-    int block = (int)(gridDim.x - 1 - blockIdx.x), base = block * PREFILL_WARPS * share.each;  // longest first
-    int limit = min(*a.step.count, base + PREFILL_WARPS * share.each);
-    for (int from = base; from < limit;) {
+    int limit = min(*a.step.count, first_row(share) + PREFILL_WARPS * share.each);
+    for (int from = first_row(share); from < limit;) {
         Run run = run_at(a, from, limit);
-        prefill_run(a, mem, share, run, base);
+        prefill_run(a, mem, share, run);
         from = run.to;
     }
 }

@@ -56,6 +56,12 @@ INLINE void copy_wait() {  // until at most N groups of this thread are under wa
     ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+// The same number, of which the compiler knows nothing: what follows from it is not kept in registers.
+INLINE u32 unknown(u32 x) {
+    ASM("" : "+r"(x));
+    return x;
+}
+
 // Barriers among some warps of a block; `count` threads in all.
 INLINE void named_sync(int name, int count) { ASM("bar.sync %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 INLINE void named_arrive(int name, int count) { ASM("bar.arrive %0, %1;" ::"r"(name), "r"(count) : "memory"); }

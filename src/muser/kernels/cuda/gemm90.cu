@@ -1,0 +1,5 @@
+// The unit of projections of many rows on warpgroups.
+#include "muser.cuh"
+#include "tiles.cuh"
+#include "gemm.cuh"
+#include "gemm90.cuh"
