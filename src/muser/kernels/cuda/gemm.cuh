@@ -11,13 +11,6 @@
 //     64 rows a block; blocks of rows beyond *count leave. Weights are read up to a multiple of W outputs.
 #include "planes.cuh"
 
-struct ChunkPart {
-    const u8* weights;  // [outputs padded to 128][groups][bytes of a group]; grid: codes i16 [..][128·groups]
-    const u8* scales;   // Q6_K: d f16 [outputs][groups]; grid: steps f32 [outputs][groups]
-    float* out;         // [rows][outputs]
-    u64 entry;          // of faults
-    int outputs, format;  // gemm90.cuh: 0 Q4_K, 1 Q5_K, 2 Q6_K
-};
 struct ChunkGemm {
     ChunkPart part[4];
     const u8* tiles;
@@ -25,7 +18,7 @@ struct ChunkGemm {
     u64* faults;
     int parts, groups;  // groups of 256 elements; grid: of 128
 };
-static_assert(sizeof(ChunkPart) == 40 && sizeof(ChunkGemm) == 192, "as devices write them");
+static_assert(sizeof(ChunkGemm) == 192, "as devices write it");
 
 constexpr int SIDE = 64;  // rows of a block: one side of a tile
 constexpr int SIDE_CODES = TILE_CODES / 2;
@@ -363,9 +356,6 @@ INLINE bool this_block(const ChunkGemm& a, Block& block) {
     block.weights = block.part->weights + (size_t)block.output * a.groups * F::BYTES;
     return true;
 }
-
-// x·0 added to a zero: no number any more once an x was lost.
-INLINE float probe_of(float x, float probe) { return fma1(x, 0.0f, probe); }
 
 INLINE void report_totals(const ChunkGemm& a, const Block& block, const Totals& total, const Warp& w, int n) {
 #pragma unroll

@@ -18,6 +18,8 @@
 // a block are cut so that all end together: a block does the beginning of a tile, leaves its totals as carry,
 // does a whole tile, and ends with the rest of the tile whose beginning the block before it did. The chain over
 // groups stays one chain. Order of tiles: rows fastest, so that weights are read once.
+#include "planes.cuh"
+
 #ifdef HAS_WARPGROUPS
 constexpr int WIDE_FEEDERS = 24, WIDE_WORKERS = 240, WIDE_THREADS = 256;
 constexpr int WIDE_MOST_STAGES = 4;

@@ -8,6 +8,7 @@
 // two rows and elements 16·(r >> 1) + 4t … + 3 of the step, t = lane % 4. The steps of a half come in two pairs
 // that share words of codes: load(pair 0), its two steps, load(pair 1), its two.
 // Blocks: muser.formats.blocks_k, but Q6_K is 16 scales, 128 ql, 64 qh, its d stands apart.
+#pragma once
 #define MEMBER __device__ __forceinline__
 typedef const u8* Rows[2];  // the blocks of this lane's two rows
 

@@ -143,3 +143,16 @@ KERNEL BOUNDS(256, 4) quantise_tiles_grid(TileRows a) {
     to[TILE_CODES / 8] = low;
     if (lane == 0) ((float*)(p.tile + TILE_CODES))[p.row] = pow2(e);
 }
+
+// --- what the projections of gemm.cuh and gemm90.cuh share ---
+struct ChunkPart {
+    const u8* weights;  // [outputs padded to 128][groups][bytes of a group]; grid: codes i16 [..][128·groups]
+    const u8* scales;   // Q6_K: d f16 [outputs][groups]; grid: steps f32 [outputs][groups]
+    float* out;         // [rows][outputs]
+    u64 entry;          // of faults
+    int outputs, format;  // gemm90.cuh: 0 Q4_K, 1 Q5_K, 2 Q6_K
+};
+static_assert(sizeof(ChunkPart) == 40, "as devices write it");
+
+// x·0 added to a zero: no number any more once an x was lost.
+INLINE float probe_of(float x, float probe) { return fma1(x, 0.0f, probe); }
