@@ -10,5 +10,6 @@ LISTED: tuple[tuple[str, str, tuple[str, ...]], ...] = tuple(
         ("place.cuh", ("blocks.cuh",)),
         ("quantise.cuh", ("blocks.cuh",)),
         ("matvec.cuh", ("blocks.cuh", "quantise.cuh")),
+        ("batch.cuh", ("blocks.cuh", "quantise.cuh", "matvec.cuh")),
     )
 )
