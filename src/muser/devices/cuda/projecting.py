@@ -106,7 +106,7 @@ def _matvec(
     after: After,
 ) -> None:
     rows = 1 if low.bucket == "1" else MOST_FEW
-    if rows > 1:
+    if rows > 1 or SEPARATE:
         source = quantised(low, op, block, source)
     args = Matvec(source=source, faults=low.step.back, count=low.count_at)
     filler = NUMBERS[members[0].placed.layout.type]
@@ -126,7 +126,7 @@ def _matvec(
     shape = _matvec_shape(low, block, members, source, rows)
     args.stages, args.stage_bytes = shape.stages, 32 * shape.pitch
     low.launch(
-        f"matvec_{FORMS[block]}_{rows}",
+        _kernel(block, members, source, rows, args.epilogue),
         (shape.grid,),
         32 * (shape.warps + rows),
         args,
@@ -134,6 +134,19 @@ def _matvec(
         served=types_of(members),
         tensors=tuple(member.placed.name for member in members),
     )
+
+
+SEPARATE = True
+ALONE = False
+
+
+def _kernel(block: int, members: Sequence[Member], source: Source, rows: int, epilogue: int) -> str:
+    alone = ALONE and {member.placed.layout.type for member in members} == {BlockType.Q4_K}
+    name = f"matvec_{'q4k' if alone else FORMS[block]}_{rows}"
+    if source.kind == READY:
+        return name
+    kind = "_plain" if source.kind == PLAIN else "_norm"
+    return name + kind + ("", "_gated", "_gated", "_logits")[epilogue]
 
 
 def types_of(members: Iterable[Member]) -> tuple[str, ...]:
@@ -171,7 +184,8 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     low.entry_of(f"{op.source} in blocks of {block}")
     args = Quantise(source, codes, scales, low.count_at, low.step.back)
     shared = 0 if source.kind == PLAIN else 4 * width
-    low.launch(QUANTISERS[block], (low.rows,), 512, args, shared=shared)
+    name = QUANTISERS[block] if source.kind == PLAIN else f"norm_{QUANTISERS[block]}"
+    low.launch(name, (low.rows,), 512, args, shared=shared)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 
