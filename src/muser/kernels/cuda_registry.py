@@ -50,6 +50,7 @@ UNITS: Mapping[str, Unit] = MappingProxyType(
             )
             for form in ("q4k", "256", "32", "grid")
         },
+        "batch": Unit("batch.cu", ("batch_256", "batch_32", "batch_grid")),
         "attention": Unit("attention.cu", ATTENTION),
         "gemm": Unit("gemm.cu", GEMM),
         "gemm90": Unit("gemm90.cu", ("gemm_wide", "gemm_gated"), ("sm_90a",)),
