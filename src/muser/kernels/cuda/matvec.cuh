@@ -384,8 +384,12 @@ INLINE void matvec(const Matvec& a) {
     Layout l = layout_of<Form, ROWS>(a, shared, warps);
     next_kernel_may_start();
     make_shares(a, shares, l.units, CHUNK);
-    if (threadIdx.x < (u32)(warps * MOST_STAGES)) barrier_init(ring_full + threadIdx.x, 1);
-    if (threadIdx.x < 2) barrier_init(window_full + threadIdx.x, warps), barrier_init(window_empty + threadIdx.x, ROWS);
+    if (threadIdx.x % 32 == 0) {  // lanes of one warp would do it one by one
+        if (warp < warps)
+            for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
+        else if (warp == warps)
+            for (int i = 0; i < 2; i++) barrier_init(window_full + i, warps), barrier_init(window_empty + i, ROWS);
+    }
 #ifdef HAS_BULK
     barrier_fence();
 #endif
