@@ -34,8 +34,15 @@ ATTEND = dict(
 )  # fmt: skip
 Attend = structure("Attend", **ATTEND)
 
-TEXTS = ("kv.cuh", "attention.cuh", "attention_decode.cuh", "attention_prefill.cuh")
-PREFILL_BYTES = {64: 82432, 128: 98816, 256: 98816}
+TEXTS = (
+    "kv.cuh",
+    "attention.cuh",
+    "attention_decode.cuh",
+    "attention_prefill.cuh",
+    "attention_wide.cuh",
+)
+PREFILL_BYTES = {64: 83200, 128: 99584, 256: 99584}
+WIDE_BYTES = {64: 100672, 128: 198976}
 COMBINE_BYTES = 77872
 
 
@@ -117,7 +124,7 @@ class Layer:
         return whole if self.window is None else min(whole, (self.window + 126) // 128 + 1)
 
     def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
-        """Rows f32 `[rows, heads * dim]` by `route` "decode" or "prefill"."""
+        """Rows f32 `[rows, heads * dim]` by `route` "decode", "prefill" or "wide"."""
         kept, step = self.step(positions, slots)
         rows, parts = len(q) + spare, -(-self.dim // 32)
         q, out = device(q), poisoned(q.shape, np.float32)
@@ -138,16 +145,20 @@ class Layer:
             grid = (parts, self.heads, rows)
             self.shim.launch("decode_combine", grid, 128, argument, COMBINE_BYTES, self.seed)
         else:
-            ratio = self.heads // self.kv_heads
-            grid = (
-                -(-rows // (4 * max(1, 16 // ratio))),
-                self.kv_heads * -(-ratio // 16),
-                -(-self.head // 128),
-            )
-            size = PREFILL_BYTES[self.head]
-            self.shim.launch(f"prefill_{self.head}", grid, 128, argument, size, self.seed)
+            self._prefill(route, rows, argument)
         assert self.shim.inexact_sums == 0
         return np.array(out)
+
+    def _prefill(self, route, rows, argument):
+        ratio, wide = self.heads // self.kv_heads, route == "wide"
+        queries, units = max(1, 16 // ratio), self.kv_heads * -(-ratio // 16)
+        if wide:
+            grid, block, size = (-(-rows // (8 * queries)), units), 384, WIDE_BYTES[self.head]
+        else:
+            grid = (-(-rows // (4 * queries)), units, -(-self.head // 128))
+            block, size = 128, PREFILL_BYTES[self.head]
+        kernel = f"prefill_{'wide_' * wide}{self.head}"
+        self.shim.launch(kernel, grid, block, argument, size, self.seed)
 
     def expected(self, q, positions, slots, gate=None):
         out = np.empty_like(q)

@@ -16,7 +16,7 @@ from .layer import (
 )
 from .shim import device, poisoned
 
-ROUTES = ("decode", "prefill")
+ROUTES = ("decode", "prefill", "wide")
 SHAPES = (
     # heads, kv heads, dim, window
     (16, 1, 128, None),
@@ -55,8 +55,16 @@ def rows_of(rng, count, layer):
     return q, k, v
 
 
+def skip_what_is_not_there(layer, route):
+    if route == "wide" and layer.shim.architecture != "sm_90a":
+        pytest.skip("no warpgroups")
+    if route == "wide" and layer.dim > 128:
+        pytest.skip("warpgroups take heads of up to 128")
+
+
 def compare(layer, route, q, positions, slots=None, **more):
     slots = [0] * len(positions) if slots is None else slots
+    skip_what_is_not_there(layer, route)
     expected = layer.expected(q, positions, slots, more.get("gate"))
     actual = layer.attend(route, q, positions, slots, **more)
     assert layer.faulty_row is None
@@ -78,6 +86,8 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
         compare(layer, "decode", q[few], few, spare=turn % 3, blocks=1 + turn * 2)
         many = list(range(max(end - 21, 0), end))
         compare(layer, "prefill", q[many], many, spare=turn)
+        if dim <= 128 and shim.architecture == "sm_90a":
+            compare(layer, "wide", q[many], many, spare=turn)
     where = np.arange(max(0, 700 - layer.capacity), 700)
     stored = layer.k[0][:, where % layer.capacity].swapaxes(0, 1)
     assert same_bits(stored.view(np.uint16), layer.keys[0, where].view(np.uint16))
@@ -90,6 +100,7 @@ def test_digests(shim, route, vector):
     layer = Layer(shim, 4, 1, vector.dim, window, context=vector.count, chunk=vector.count)
     positions = list(range(vector.count))
     layer.append(vector.keys(), vector.values(), positions, [0] * vector.count)
+    skip_what_is_not_there(layer, route)
     out = layer.attend(route, vector.query().reshape(1, -1), [vector.last - 1], [0])
     assert layer.faulty_row is None
     assert conformance.digest(out) == vector.digest

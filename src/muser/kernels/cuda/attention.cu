@@ -3,3 +3,4 @@
 #include "kv.cuh"
 #include "attention_decode.cuh"
 #include "attention_prefill.cuh"
+#include "attention_wide.cuh"

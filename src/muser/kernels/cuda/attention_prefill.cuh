@@ -55,15 +55,15 @@ struct State {  // of one row of the matrix tile; low: least M so far
 
 // The heads and rows that a block does.
 struct Share {
-    int unit, kv_head, head, heads, each;  // each: queries of a warp
+    int kv_head, head, heads, each, warps;  // each: queries of a warp
 };
-INLINE Share share_of(const Attend& a, int unit) {
+INLINE Share share_of(const Attend& a, int unit, int warps) {
     int ratio = a.heads / a.kv_heads, groups = (ratio + ROWS - 1) / ROWS, kv = unit / groups;
     int at = unit % groups * ROWS, heads = min(ROWS, ratio - at);
-    return {unit, kv, kv * ratio + at, heads, ratio < ROWS ? ROWS / ratio : 1};
+    return {kv, kv * ratio + at, heads, ratio < ROWS ? ROWS / ratio : 1, warps};
 }
 INLINE int first_row(const Share& s) {  // the longest blocks come first
-    return (int)(gridDim.x - 1 - blockIdx.x) * PREFILL_WARPS * s.each;
+    return (int)(gridDim.x - 1 - blockIdx.x) * s.warps * s.each;
 }
 INLINE Pair pair_of(const Attend& a, const Share& s, const Run& run, int warp, int r) {
     int query = r / s.heads, row = first_row(s) + warp * s.each + query;
@@ -106,24 +106,19 @@ INLINE const u8* take(const Attend& a, Prefill<HEAD>& mem, PrefillFeed& f, int& 
     return mem.ring[now];
 }
 
-// The warp's rows on their grid, and what they see.
-template <int HEAD>
-INLINE void place_rows(const Attend& a, Prefill<HEAD>& mem, const Share& s, const Run& run, int warp,
-                       int lane) {
+// The warp's rows on their grid, and what they see. put(row, element, high, low) stores two digits.
+template <int HEAD, class Memory, class Put>
+INLINE void place_rows(const Attend& a, Memory& mem, const Share& s, const Run& run, int warp, int lane, Put put) {
 #pragma unroll 1
     for (int r = 0; r < ROWS; r++) {
         Pair p = pair_of(a, s, run, warp, r);
         int at = warp * ROWS + r;
-        auto put = [&](int x, u16 high, u16 low) {
-            int place = swizzled<HEAD / 8>(at, x / 8) + x % 8 * 2;
-            *(u16*)(mem.q[0] + place) = high;
-            *(u16*)(mem.q[1] + place) = low;
-        };
+        auto put_here = [&](int x, u16 high, u16 low) { put(at, x, high, low); };
         float mine = 0.0f;
         if (p.row >= 0) {
-            mine = place_query<HEAD>(a.q + ((size_t)p.row * a.heads + p.head) * a.dim, a, lane, put);
+            mine = place_query<HEAD>(a.q + ((size_t)p.row * a.heads + p.head) * a.dim, a, lane, put_here);
         } else {
-            for (int x = lane; x < HEAD; x += 32) put(x, 0, 0);
+            for (int x = lane; x < HEAD; x += 32) put_here(x, 0, 0);
         }
         if (lane == 0) mem.seen[at] = p.seen, mem.scale[at] = mine;
     }
@@ -316,7 +311,12 @@ INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share,
     const Span* seen = mem.seen + warp * ROWS + g;
     State state[2] = {{NEVER, NEVER, -NEVER, 0.0f}, {NEVER, NEVER, -NEVER, 0.0f}};
     float acc[P::OUT / 2];
-    place_rows(a, mem, share, run, warp, lane);
+    auto put = [&](int row, int x, u16 high, u16 low) {
+        int at = swizzled<HEAD / 8>(row, x / 8) + x % 8 * 2;
+        *(u16*)(mem.q[0] + at) = high;
+        *(u16*)(mem.q[1] + at) = low;
+    };
+    place_rows<HEAD>(a, mem, share, run, warp, lane, put);
 #pragma unroll
     for (int i = 0; i < P::OUT / 2; i++) acc[i] = 0.0f;
     for (int tile = run.first; tile < run.last; tile++) {
@@ -349,10 +349,10 @@ INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share,
 template <int HEAD>
 INLINE void prefill(const Attend& a, u8* shared) {
     Prefill<HEAD>& mem = *(Prefill<HEAD>*)shared;
-    Share share = share_of(a, blockIdx.y);
+    Share share = share_of(a, blockIdx.y, PREFILL_WARPS);
     next_kernel_may_start();
     previous_kernel_done();
-    int limit = min(*a.step.count, first_row(share) + PREFILL_WARPS * share.each);
+    int limit = min(*a.step.count, first_row(share) + share.warps * share.each);
     for (int from = first_row(share); from < limit;) {
         Run run = run_at(a, from, limit);
         prefill_run(a, mem, share, run);
