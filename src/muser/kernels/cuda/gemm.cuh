@@ -60,8 +60,8 @@ INLINE void copy_tile(u8* to, const u8* from, int side) {
 }
 // One side of small planes of 128 rows, at most 128 pieces of 16 bytes, without gaps between them.
 INLINE void copy_planes(u8* to, const u8* from, int side, int planes, int bytes) {
-    int pieces = bytes / 32, plane = threadIdx.x / pieces;
-    if (plane < planes) copy16(to + threadIdx.x * 16, from + (2 * plane + side) * (bytes / 2) + threadIdx.x % pieces * 16);
+    int pieces = bytes / 32, plane = threadIdx.x / pieces, at = threadIdx.x % pieces * 16;
+    if (plane < planes) copy16(to + threadIdx.x * 16, from + (2 * plane + side) * (bytes / 2) + at);
 }
 // One group of a weight for every two threads: its first 16 bytes, then those from `skip` bytes further on,
 // `bytes` in all; `next` apart in memory, `pitch` apart here.
@@ -99,7 +99,8 @@ struct GemmK {
     }
 
     // A half of a block. Q4_K and Q5_K: the codes themselves, times their scale after every step.
-    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
+    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w,
+                              int lane) {
         P p;
 #pragma unroll
         for (int step = 0; step < 4; step++) {
@@ -122,7 +123,8 @@ struct GemmK {
 
     // Q6_K, whose scales change within a step: one plane of scale·code.
     template <bool LOW>
-    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
+    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w,
+                             int lane) {
         P p;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -266,12 +268,13 @@ struct Gemm32 {
             if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, k % 4);
             mma_s8_from((int)MAGIC_BITS, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);  // |sums| < 2^22
             int at = k * (SIDE / 2) + 4 * j + w.t;
-            float2 s = ((const float2*)(stage + SCALES))[at], sum;
+            float2 s = ((const float2*)(stage + SCALES))[at], sum = {0.0f, 0.0f};
             if (P::OFFSET) sum = ((const float2*)(stage + SUMS))[at];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float f = add1(__int_as_float(c[i]), -MAGIC);
-                float t = P::OFFSET ? fma1(d[i / 2], f, mul1(m[i / 2], i & 1 ? sum.y : sum.x)) : mul1(d[i / 2], f);
+                float own = i & 1 ? sum.y : sum.x;
+                float t = P::OFFSET ? fma1(d[i / 2], f, mul1(m[i / 2], own)) : mul1(d[i / 2], f);
                 total[j][i] = fma1(i & 1 ? s.y : s.x, t, total[j][i]);
             }
         }
