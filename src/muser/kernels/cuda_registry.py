@@ -45,6 +45,7 @@ UNITS: Mapping[str, Unit] = MappingProxyType(
         "project": Unit("project.cu", PROJECT),
         "attention": Unit("attention.cu", ATTENTION),
         "gemm": Unit("gemm.cu", GEMM),
+        "gemm90": Unit("gemm90.cu", ("gemm_wide", "gemm_gated"), ("sm_90a",)),
     }
 )
 CUDA_KERNELS: Mapping[str, str] = MappingProxyType(

@@ -9,7 +9,7 @@ _TEXTS = (
     (("sm_80", "sm_90"), "matvec.cuh", ("blocks.cuh", "quantise.cuh")),
     (("sm_80", "sm_90"), "tiles.cuh", ()),
     (("sm_80", "sm_90"), "gemm.cuh", ("tiles.cuh",)),
-    (("sm_90a",), "gemm90.cuh", ("tiles.cuh", "gemm.cuh")),
+    (("sm_90a",), "gemm90.cuh", ("tiles.cuh",)),
     (("sm_80", "sm_90a"), "kv.cuh", ()),
     (("sm_80", "sm_90a"), "attention_decode.cuh", ("kv.cuh",)),
     (("sm_80", "sm_90a"), "attention_prefill.cuh", ("kv.cuh",)),

@@ -74,7 +74,7 @@ class Matvec(Structure):
         *fields(parts=Part * 4, source=Source, ahead=Ahead * 4, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
         *fields(faults=c_void_p, count=c_void_p, scale=c_float, cap=c_float, inverse_cap=c_float),
-        *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int),
+        *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
     )
 
 
@@ -135,21 +135,6 @@ def place(shim, kind, raw, width, pieces=2, padded=128, seed=0):
     return Weight(kind, width, outputs, raw, codes, plane, word)
 
 
-def shared_bytes(weights, warps, stages, rows, grid, made):
-    """The formula of matvec.cuh."""
-    family, units = weights[0].family, weights[0].units
-    blocks = units * (8 if family == "32" else 1)
-    pitch = max(w.pitch for w in weights)
-    row_bytes = 256 if family == "grid" else 272
-    ring = warps * stages * CHUNK * pitch
-    window = {"256": 4 * 32, "32": 4 * 36 * 8, "grid": 8 * 32}[family] * warps
-    share = -(-sum(w.outputs * w.pitch // 16 for w in weights) // grid)
-    most = -(-share // (min(w.pitch for w in weights) // 16)) + 4
-    terms = 2 * rows * window + rows * 4 * most
-    row = 4 * weights[0].width if made else 0
-    return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + max(row, terms)
-
-
 def source_of(x, kind=PLAIN, **more):
     """`x` f32 [rows][width] or None; arrays among `more` become addresses."""
     width = more.pop("width", None) or x.shape[1]
@@ -186,21 +171,67 @@ def quantised(shim, family, source, count, rows, seed=0):
 
 @dataclass(frozen=True)
 class Plan:
+    """A launch: `rows` is what the kernel is made for, `count` how many there are."""
+
     grid: int = 3
     warps: int = 7
     stages: int = 2
     rows: int = 1
     count: int = 1
     seed: int = 0
+    slice: int = 0  # batch: units of the rows at a time, and tiles
+    tiles: int = 4
 
 
-def matvec(shim, weights, source, plan, **more):
+def most_outputs(weights, grid):
+    share = -(-sum(w.outputs * w.pitch // 16 for w in weights) // grid)
+    return -(-share // (min(w.pitch for w in weights) // 16)) + 4
+
+
+def shared_bytes(weights, plan, made):
+    """The formula of matvec.cuh."""
+    family, units, rows = weights[0].family, weights[0].units, plan.rows
+    blocks = units * (8 if family == "32" else 1)
+    row_bytes = 256 if family == "grid" else 272
+    ring = plan.warps * plan.stages * CHUNK * max(w.pitch for w in weights)
+    window = {"256": 4 * 32, "32": 4 * 36 * 8, "grid": 8 * 32}[family] * plan.warps
+    terms = 2 * rows * window + rows * 4 * most_outputs(weights, plan.grid)
+    row = 4 * weights[0].width if made else 0
+    return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + max(row, terms)
+
+
+SPAN = {"256": 2, "32": 1, "grid": 2}
+
+
+def padded(family, size):
+    step = 64 if family == "grid" else 32
+    return (-(-size // step) | 1) * step
+
+
+def batch_stage(weights):
+    family = weights[0].family
+    return 16 * max(padded(family, SPAN[family] * w.pitch) for w in weights)
+
+
+def batch_bytes(weights, plan, gated):
+    """The formula of batch.cuh."""
+    family, units = weights[0].family, weights[0].units
+    blocks = units * (8 if family == "32" else 1)
+    size = min(plan.slice, units)
+    rows = 16 * padded(family, size * (256 if family == "grid" else 272))
+    shared = plan.warps * plan.stages * batch_stage(weights)
+    shared += (2 if size < units else 1) * rows + 64 * blocks + 1028 * plan.tiles
+    return shared + (64 * most_outputs(weights, plan.grid) if gated else 0)
+
+
+def project(shim, weights, source, plan, batch=False, **more):
     """Outs of every part f32 [plan.rows][outputs] (or the gated one), and the fault word."""
     outs = [poisoned((plan.rows, w.outputs), np.float32) for w in weights]
     word = device(np.full(1, 2**64 - 1, np.uint64))
     n = device(np.array([plan.count], np.int32))
     a = Matvec(source=source, faults=address(word), count=address(n), stages=plan.stages, **more)
-    a.stage_bytes = CHUNK * max(w.pitch for w in weights)
+    a.stage_bytes = batch_stage(weights) if batch else CHUNK * max(w.pitch for w in weights)
+    a.slice, a.pass_ = plan.slice, plan.tiles
     for i in range(4):
         a.parts[i] = Part(format=weights[0].kind.id)
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
@@ -210,9 +241,12 @@ def matvec(shim, weights, source, plan, **more):
     if gated:
         outs = [poisoned((plan.rows, weights[0].outputs), np.float32)]
         a.out = address(outs[0])
-    made = source.kind not in (READY, PLAIN)
-    shared = shared_bytes(weights, plan.warps, plan.stages, plan.rows, plan.grid, made)
-    block = 32 * (plan.warps + plan.rows)
-    name = f"matvec_{weights[0].family}_{plan.rows}"
+    family = weights[0].family
+    if batch:
+        shared = batch_bytes(weights, plan, gated)
+        name, block = f"batch_{family}", 32 * (plan.warps + 1)
+    else:
+        shared = shared_bytes(weights, plan, source.kind not in (READY, PLAIN))
+        name, block = f"matvec_{family}_{plan.rows}", 32 * (plan.warps + plan.rows)
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
     return outs, int(word[0])

@@ -69,13 +69,17 @@ struct Copy {
     const void* from;
     int bytes;
 };
+struct Wait {  // for what: a format of two numbers after the name
+    const char *format, *name;
+    u32 first, second;
+};
 struct Fiber {
     void* sp;
     Index thread;
     int index, lane, warp;
     State state;
-    char waits[96];          // for what, in words
-    const u64* barrier;      // and, where it is one, the mbarrier
+    Wait wait;
+    const u64* barrier;      // where that is one, the mbarrier
     bool previous_done;
     int vote;
     std::deque<std::vector<Copy>> copies;  // groups; the last is open
@@ -148,12 +152,8 @@ static void wake(int index) {
     fibers[index].barrier = nullptr;
     ready.push_back(index);
 }
-static void wait_for(const char* format, ...) __attribute__((format(printf, 1, 2)));
-static void wait_for(const char* format, ...) {
-    va_list list;
-    va_start(list, format);
-    vsnprintf(me->waits, sizeof me->waits, format, list);
-    va_end(list);
+static void wait_for(const char* format, const char* name, u32 first, u32 second = 0) {
+    me->wait = {format, name, first, second};
     me->state = WAITING;
     leave();
 }
@@ -423,7 +423,7 @@ void barrier_wait(u64* b, u32 phase) {
     if (phase > 1) fail("barrier_wait: phase %u", phase);
     while (read(b, "barrier_wait").phase == phase) {
         me->barrier = b;
-        wait_for("barrier_wait of shared address %#x, phase %u", address_of(b), phase);
+        wait_for("%s of shared address %#x, phase %u", "barrier_wait", address_of(b), phase);
     }
     maybe_yield();
 }
@@ -544,23 +544,28 @@ static void spread_a(T* to, int per, int lane, const u32* a, Read read_one) {
         for (int i = 0; i < per; i++)
             to[(g + 8 * (r & 1)) * width + per * t + (r >> 1) * per * 4 + i] = read_one(a[r], i);
 }
+// sums[16][N] += A[16][K] · B[K][N]; columns innermost, so that they share an instruction.
+template <int N, int K, class T>
+static void multiply(T* sums, const T* a, const T* b) {
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < K; k++)
+            for (int n = 0; n < N; n++) sums[row * N + n] += a[row * K + k] * b[k * N + n];
+}
 static void do_mma_f16(void** p, u32 mask) {
     if (mask != ~0u) fail("mma_f16: all 32 lanes take part");
-    float a[16 * 16], b[8][16];
+    double a[16 * 16], b[16 * 8], sums[16 * 8] = {0};
     for (int lane = 0; lane < 32; lane++) {
         Product& q = *(Product*)p[lane];
         int g = lane / 4, t = lane % 4;
         spread_a(a, 2, lane, q.a, half_of);
         for (int r = 0; r < 2; r++)
-            for (int i = 0; i < 2; i++) b[g][2 * t + 8 * r + i] = half_of(q.b[r], i);
+            for (int i = 0; i < 2; i++) b[(2 * t + 8 * r + i) * 8 + g] = half_of(q.b[r], i);
     }
+    multiply<8, 16>(sums, a, b);
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++) {
-            int row = lane / 4 + 8 * (i >> 1), column = 2 * (lane % 4) + (i & 1);
             float* c = (float*)((Product*)p[lane])->c + i;
-            double sum = *c;
-            for (int k = 0; k < 16; k++) sum += (double)a[row * 16 + k] * (double)b[column][k];
-            *c = rounded(sum);
+            *c = rounded(*c + sums[(lane / 4 + 8 * (i >> 1)) * 8 + 2 * (lane % 4) + (i & 1)]);
         }
 }
 void mma_f16(float* c, const u32* a, u32 b0, u32 b1) {
@@ -570,22 +575,18 @@ void mma_f16(float* c, const u32* a, u32 b0, u32 b1) {
 template <bool SIGNED>
 static void do_mma_8(void** p, u32 mask) {
     if (mask != ~0u) fail("mma_8: all 32 lanes take part");
-    int a[16 * 32], b[8][32];
+    int a[16 * 32], b[32 * 8], sums[16 * 8] = {0};
     for (int lane = 0; lane < 32; lane++) {
         Product& q = *(Product*)p[lane];
         int g = lane / 4, t = lane % 4;
         spread_a(a, 4, lane, q.a, [](u32 w, int i) { return byte_of(w, i, SIGNED); });
         for (int r = 0; r < 2; r++)
-            for (int i = 0; i < 4; i++) b[g][4 * t + 16 * r + i] = byte_of(q.b[r], i, true);
+            for (int i = 0; i < 4; i++) b[(4 * t + 16 * r + i) * 8 + g] = byte_of(q.b[r], i, true);
     }
+    multiply<8, 32>(sums, a, b);
     for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++) {
-            int row = lane / 4 + 8 * (i >> 1), column = 2 * (lane % 4) + (i & 1);
-            int* c = (int*)((Product*)p[lane])->c + i;
-            i64 sum = *c;
-            for (int k = 0; k < 32; k++) sum += a[row * 32 + k] * b[column][k];
-            *c = (int)(u32)(u64)sum;
-        }
+        for (int i = 0; i < 4; i++)
+            ((int*)((Product*)p[lane])->c)[i] += sums[(lane / 4 + 8 * (i >> 1)) * 8 + 2 * (lane % 4) + (i & 1)];
 }
 void mma_8(int* c, const u32* a, u32 b0, u32 b1, bool is_signed) {
     Product p = {c, a, {b0, b1}};
@@ -610,47 +611,45 @@ static u32 element_at(const Matrix& m, u32 n, u32 k, bool turned) {
     if (m.exchanged) return exchange(m.start + n / 8 * m.stride + n % 8 * 128 + k);
     return m.start + n / 8 * m.stride + k / 16 * m.lead + n % 8 * 16 + k % 16;
 }
+// Hands D's sums[16][N] of a warp to its lanes.
+template <int N, class T, class D, class Round>
+static void spread_d(GroupProduct* const* p, const T* sums, Round round) {
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < N / 2; i++) {
+            D* d = (D*)p[lane]->d + i;
+            T sum = sums[(lane / 4 + 8 * (i >> 1 & 1)) * N + i / 4 * 8 + 2 * (lane % 4) + (i & 1)];
+            *d = round(p[0]->add ? *d + sum : sum);
+        }
+}
+template <int N>
 static void group_f16_rows(GroupProduct* const* p, int warp_row) {
     const GroupProduct& one = *p[0];
-    float a[16 * 16];
-    std::vector<float> b((size_t)one.columns * 16);
+    double a[16 * 16], b[16 * N], sums[16 * N] = {0};
     Matrix am = matrix_of(one.a_descriptor), bm = matrix_of(one.b_descriptor);
-    for (u32 n = 0; n < (u32)one.columns; n++)
+    for (u32 n = 0; n < N; n++)
         for (u32 k = 0; k < 16; k++) {
             u32 where = one.turned ? element_at(bm, n * 2, k, true) : element_at(bm, n, k * 2, false);
-            b[n * 16 + k] = half_values[*(u16*)at(where, 2, 2, "group_f16 (B)")];
+            b[k * N + n] = half_values[*(u16*)at(where, 2, 2, "group_f16 (B)")];
         }
     for (u32 row = 0; row < 16; row++)
         for (u32 k = 0; k < 16 && one.in_shared; k++)
             a[row * 16 + k] = half_values[*(u16*)at(element_at(am, (u32)warp_row + row, k * 2, false), 2, 2, "group_f16 (A)")];
     for (int lane = 0; lane < 32 && !one.in_shared; lane++) spread_a(a, 2, lane, p[lane]->a, half_of);
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < one.columns / 2; i++) {
-            int row = lane / 4 + 8 * (i >> 1 & 1), n = i / 4 * 8 + 2 * (lane % 4) + (i & 1);
-            float* d = (float*)p[lane]->d + i;
-            double sum = one.add ? *d : 0.0;
-            for (int k = 0; k < 16; k++) sum += (double)a[row * 16 + k] * (double)b[(size_t)n * 16 + k];
-            *d = rounded(sum);
-        }
+    multiply<N, 16>(sums, a, b);
+    spread_d<N, double, float>(p, sums, rounded);
 }
+template <int N>
 static void group_8_rows(GroupProduct* const* p) {
     const GroupProduct& one = *p[0];
-    int a[16 * 32];
-    std::vector<int> b((size_t)one.columns * 32);
+    int a[16 * 32], b[32 * N], sums[16 * N] = {0};
     Matrix bm = matrix_of(one.b_descriptor);
-    for (u32 n = 0; n < (u32)one.columns; n++)
-        for (u32 k = 0; k < 32; k++) b[n * 32 + k] = (i8)*at(element_at(bm, n, k, false), 1, 1, "group_8 (B)");
+    for (u32 n = 0; n < N; n++)
+        for (u32 k = 0; k < 32; k++) b[k * N + n] = (i8)*at(element_at(bm, n, k, false), 1, 1, "group_8 (B)");
     bool is_signed = one.kind == 1;
     for (int lane = 0; lane < 32; lane++)
         spread_a(a, 4, lane, p[lane]->a, [=](u32 w, int i) { return byte_of(w, i, is_signed); });
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < one.columns / 2; i++) {
-            int row = lane / 4 + 8 * (i >> 1 & 1), n = i / 4 * 8 + 2 * (lane % 4) + (i & 1);
-            int* d = (int*)p[lane]->d + i;
-            i64 sum = one.add ? *d : 0;
-            for (int k = 0; k < 32; k++) sum += a[row * 32 + k] * b[(size_t)n * 32 + k];
-            *d = (int)(u32)(u64)sum;
-        }
+    multiply<N, 32>(sums, a, b);
+    spread_d<N, int, int>(p, sums, [](int sum) { return sum; });
 }
 static void do_group_wait(void** a, u32 mask) {
     if (mask != ~0u) fail("matrix_wait: all 32 lanes take part");
@@ -666,8 +665,10 @@ static void do_group_wait(void** a, u32 mask) {
             for (int i = 0; i < 32; i++)
                 if (p[i]->b_descriptor != p[0]->b_descriptor || p[i]->kind != p[0]->kind || p[i]->add != p[0]->add)
                     fail("the lanes of warp %d issued different products", warp);
-            if (p[0]->kind == 0) group_f16_rows(p, warp % 4 * 16);
-            else group_8_rows(p);
+            if (p[0]->columns != (p[0]->turned ? 64 : 128)) fail("a product that the shim does not have");
+            if (p[0]->kind) group_8_rows<128>(p);
+            else if (p[0]->turned) group_f16_rows<64>(p, warp % 4 * 16);
+            else group_f16_rows<128>(p, warp % 4 * 16);
         }
         for (int i = 0; i < 32; i++) lanes[i].products.pop_front();
     }
@@ -675,6 +676,12 @@ static void do_group_wait(void** a, u32 mask) {
 void group_wait(int pending) { meet(~0u, do_group_wait, &pending, "matrix_wait"); }
 
 // --- a launch ---
+static std::string waits_for(int i) {
+    const Wait& w = fibers[i].wait;
+    char text[100];
+    snprintf(text, sizeof text, w.format, w.name, w.first, w.second);
+    return text;
+}
 static void explain_deadlock() {
     std::string text = "deadlock: no thread can go on";
     for (int i = 0; i < threads;) {
@@ -683,9 +690,9 @@ static void explain_deadlock() {
             continue;
         }
         int j = i;
-        while (j + 1 < threads && fibers[j + 1].state != ENDED && !strcmp(fibers[j + 1].waits, fibers[i].waits)) j++;
+        while (j + 1 < threads && fibers[j + 1].state != ENDED && waits_for(j + 1) == waits_for(i)) j++;
         char part[200];
-        snprintf(part, sizeof part, "; threads %d to %d wait at %s", i, j, fibers[i].waits);
+        snprintf(part, sizeof part, "; threads %d to %d wait at %s", i, j, waits_for(i).c_str());
         if (text.size() < 380) text += part;
         i = j + 1;
     }

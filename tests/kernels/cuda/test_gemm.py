@@ -1,5 +1,7 @@
 """Projections of the chunk bucket, every format: the oracle's bits at odd sizes and row counts."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,8 @@ from muser.graph import oracle
 from muser.graph.ops import Activation
 
 from ..bench import FLOATS, TYPES, differing, float_rows, random_blocks, random_rows, same_bits
-from .chunk import Chunk, placed, wide
+from .chunk import Chunk, WideGemm, placed, wide
+from .shim import device
 
 ARCHITECTURES = ("sm_80", "sm_90")
 SIZES = {
@@ -54,7 +57,7 @@ def test_equals_the_oracle(texts, rng, kind, width, outputs, n):
 
 @pytest.fixture
 def hopper(shims):
-    return shims("sm_90a", "tiles.cuh", "gemm.cuh", "gemm90.cuh")
+    return shims("sm_90a", "tiles.cuh", "gemm90.cuh")
 
 
 K_QUANTS = (BlockType.Q4_K, BlockType.Q5_K, BlockType.Q6_K)
@@ -161,3 +164,63 @@ def test_a_lost_product_is_reported(hopper):
     chunk = Chunk(hopper, kind, x)
     wide(chunk, [kind] * 2, [placed(kind, raw, width)] * 2, [3, 3], 2, 1)
     assert chunk.fault() == (99, 11)
+
+
+class Pieces(ctypes.Structure):
+    _fields_ = (
+        ("gemm", WideGemm),
+        ("out", ctypes.c_void_p),
+        ("most", ctypes.c_int),
+        ("rows", ctypes.c_int),
+        ("spare", ctypes.c_int * 12),
+    )
+
+
+MOST = 1200
+
+
+@pytest.fixture(scope="module")
+def planned(shims):
+    """Blocks' pieces `[block][…] = (tile, from, to)` of weights, rows and groups, and the tiles."""
+    shim = shims("sm_90a", "tiles.cuh", "gemm90.cuh", "texts/pieces.cuh")
+
+    def plan(outputs, rows, groups, processors, gated):
+        out = device(np.full((processors, MOST, 3), -1, np.int32))
+        argument = Pieces(out=out.ctypes.data, most=MOST, rows=rows)
+        argument.gemm.parts, argument.gemm.groups = len(outputs), groups
+        argument.gemm.gated = gated
+        for i, count in enumerate(outputs):
+            argument.gemm.part[i].outputs = count
+        shim.launch("pieces", processors, 1, bytes(argument))
+        width = 64 if gated else 128
+        tiles = sum(-(-count // width) for count in outputs[: 1 if gated else 4]) * -(-rows // 128)
+        return [[tuple(map(int, p)) for p in block if p[0] >= 0] for block in out], tiles
+
+    return plan
+
+
+@pytest.mark.parametrize("gated", [0, 1])
+@pytest.mark.parametrize("groups", [1, 2, 26, 78])
+@pytest.mark.parametrize("rows", [17, 300, 2048])
+@pytest.mark.parametrize("outputs", [(40,), (256, 256), (4096, 256, 130, 4096)], ids=str)
+def test_blocks_share_the_tiles(planned, outputs, rows, groups, gated):
+    """Each group of a tile once, in the order of the chain, and no block more than its share."""
+    for processors in (1, 7, 48, 132, 148):
+        blocks, tiles = planned(outputs, rows, groups, processors, gated)
+        steps = np.zeros((tiles, groups), int)
+        done = {}
+        for at, block in enumerate(blocks):
+            for order, (tile, start, stop) in enumerate(block):
+                steps[tile, start:stop] += 1
+                done[tile, start] = (at, order, stop)
+        assert np.all(steps == 1)
+        loads = [sum(stop - start for _, start, stop in block) for block in blocks]
+        if tiles >= processors:
+            assert max(loads) - min(loads) <= 1
+        for (tile, start), (at, order, _) in done.items():
+            if start:
+                before, early, stop = done[tile, 0]
+                rounds = tiles // processors - 1
+                assert (before, stop) == (at - 1, start)
+                assert early == rounds
+                assert order == len(blocks[at]) - 1 > rounds

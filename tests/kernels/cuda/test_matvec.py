@@ -61,7 +61,7 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     first = 0
     for plan in plans:
         rows = device(x[first : first + plan.rows])
-        outs, word = p.matvec(shim, [weight], p.source_of(rows), plan)
+        outs, word = p.project(shim, [weight], p.source_of(rows), plan)
         assert same(outs[0][: plan.count], y[first : first + plan.count]), plan
         assert np.all(outs[0][plan.count :].view(np.uint32) == 0xFFFFFFFF)
         assert word == NO_FAULT
@@ -89,7 +89,7 @@ def test_quantised_beforehand(shim, kind, seed):
     codes, scales, _ = p.quantised(shim, weight.family, p.source_of(rows), 3, 4, seed)
     assert np.all(codes[3] == 0xFF)
     source = p.source_of(None, p.READY, codes=codes, scales=scales, width=width)
-    outs, word = p.matvec(shim, [weight], source, p.Plan(warps=5, rows=4, count=3, seed=seed))
+    outs, word = p.project(shim, [weight], source, p.Plan(warps=5, rows=4, count=3, seed=seed))
     assert same(outs[0][:3], y[:3])
     assert word == NO_FAULT
 
@@ -128,7 +128,7 @@ def test_parts_of_several_formats(shim, seed):
         x = random_rows(np.random.default_rng(3), 1, width)
         for grid in (1, 4, 9):
             plan = p.Plan(grid=grid, warps=6, stages=2, seed=seed)
-            outs, word = p.matvec(shim, weights, p.source_of(device(x)), plan)
+            outs, word = p.project(shim, weights, p.source_of(device(x)), plan)
             for out, (kind, _), (raw, _, _) in zip(outs, parts, made, strict=True):
                 assert same(out, oracle.project(x, kind, raw))
             assert word == NO_FAULT
@@ -161,7 +161,7 @@ def test_gate_and_norm_before(shim, family, rows, seed):
         (p.source_of(device(x), p.GATED, other=other), oracle.sigmoid_gate(x, other)),
     ]
     for source, row in inputs:
-        outs, word = p.matvec(shim, [weight], source, plan)
+        outs, word = p.project(shim, [weight], source, plan)
         assert same(outs[0], oracle.project(row, kind, raw))
         assert word == NO_FAULT
 
@@ -183,14 +183,14 @@ def test_residual_before(shim, family, normed, seed):
     branch = oracle.rms_norm(x, w, 1e-8) if normed else x
     total = oracle.add(branch, stream)[take]
     normal = oracle.rms_norm(total, w2, 1e-5)
-    outs, word = p.matvec(shim, [weight], source, p.Plan(rows=4, count=3, warps=8, seed=seed))
+    outs, word = p.project(shim, [weight], source, p.Plan(rows=4, count=3, warps=8, seed=seed))
     assert same(outs[0][:3], oracle.project(normal, kind, raw)[:3])
     assert same(summed[:3], total[:3])
     assert np.all(summed[3:].view(np.uint32) == 0xFFFFFFFF)
     assert word == NO_FAULT
     codes, scales, word = p.quantised(shim, weight.family, source, 4, 4, seed)
     ready = p.source_of(None, p.READY, codes=codes, scales=scales, width=width)
-    again, _ = p.matvec(shim, [weight], ready, p.Plan(rows=4, count=4, warps=8, seed=seed))
+    again, _ = p.project(shim, [weight], ready, p.Plan(rows=4, count=4, warps=8, seed=seed))
     assert same(again[0], oracle.project(normal, kind, raw))
     assert same(summed, total)
     assert int(word[0]) == NO_FAULT
@@ -206,7 +206,7 @@ def test_gated_activation_behind(shim, family, seed):
     gate, up = (oracle.project(x, w.kind, w.raw) for w in weights)
     for epilogue, act in ((p.OUT_SILU, Activation.SILU), (p.OUT_GELU, Activation.GELU)):
         plan = p.Plan(grid=4, rows=2, count=2, seed=seed)
-        outs, word = p.matvec(
+        outs, word = p.project(
             shim, weights, p.source_of(device(x)), plan, epilogue=epilogue, act_entry=40
         )
         assert same(outs[0], oracle.gated_act(gate, up, act))
@@ -222,7 +222,9 @@ def test_scale_and_softcap_behind(shim, seed):
         want = oracle.softcap(want, cap) if cap else want
         inverse = float(np.float32(1.0 / cap)) if cap else 0.0
         more = {"epilogue": p.OUT_LOGITS, "scale": factor, "cap": cap, "inverse_cap": inverse}
-        outs, word = p.matvec(shim, [weight], p.source_of(device(x[:1])), p.Plan(seed=seed), **more)
+        outs, word = p.project(
+            shim, [weight], p.source_of(device(x[:1])), p.Plan(seed=seed), **more
+        )
         assert same(outs[0], want)
         assert word == NO_FAULT
 
@@ -239,16 +241,16 @@ def test_the_first_fault_of_the_first_row_wins(shim):
     huge = x.copy()
     huge[2, 5] = 3e38
     source = p.source_of(device(huge), p.RESIDUAL, **common)
-    assert p.matvec(shim, [weight], source, plan)[1] == 5 << 32 | 2
+    assert p.project(shim, [weight], source, plan)[1] == 5 << 32 | 2
     normed = {"branch_norm": 1, "branch_weight": w, "branch_eps": 1e-8}
     source = p.source_of(device(huge), p.RESIDUAL, **common, **normed)
-    assert p.matvec(shim, [weight], source, plan)[1] == 3 << 32 | 2
+    assert p.project(shim, [weight], source, plan)[1] == 3 << 32 | 2
     huge[2, 5], stream[1, 9], huge[1, 9] = 0, 3e38, 3e38
     source = p.source_of(device(huge), p.RESIDUAL, **common)
-    assert p.matvec(shim, [weight], source, plan)[1] == 4 << 32 | 1
+    assert p.project(shim, [weight], source, plan)[1] == 4 << 32 | 1
     source = p.source_of(device(huge), p.RESIDUAL, **common)
     few = p.Plan(rows=4, count=1, warps=8)
-    assert p.matvec(shim, [weight], source, few)[1] == NO_FAULT
+    assert p.project(shim, [weight], source, few)[1] == NO_FAULT
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -263,7 +265,7 @@ def test_faults_of_projections_and_what_follows(shim):
         with pytest.raises(ArithmeticFault):
             oracle.project(rows, kind, raw)
         plan = p.Plan(rows=2, count=2)
-        assert p.matvec(shim, [weight], p.source_of(rows), plan)[1] == 20 << 32 | 1
+        assert p.project(shim, [weight], p.source_of(rows), plan)[1] == 20 << 32 | 1
         ok = device(huge)
         gate = oracle.project(ok, kind, raw)
         with pytest.raises(ArithmeticFault):
@@ -271,9 +273,9 @@ def test_faults_of_projections_and_what_follows(shim):
         more = {"epilogue": p.OUT_SILU, "act_entry": 40}
         wide = device(huge * np.float32(16))
         oracle.project(wide, kind, raw)
-        assert p.matvec(shim, [weight] * 2, p.source_of(wide), plan, **more)[1] == 40 << 32
+        assert p.project(shim, [weight] * 2, p.source_of(wide), plan, **more)[1] == 40 << 32
         more = {"epilogue": p.OUT_LOGITS, "scale": 2.0**70, "scale_entry": 50, "cap_entry": 51}
-        assert p.matvec(shim, [weight], p.source_of(ok), plan, **more)[1] == 50 << 32
+        assert p.project(shim, [weight], p.source_of(ok), plan, **more)[1] == 50 << 32
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)

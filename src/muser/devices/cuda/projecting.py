@@ -200,7 +200,8 @@ def _matvec_shape(
     fixed = rows * units * row + rows * 4 * round_up(blocks, 4)
     made = 0 if source.kind in (READY, PLAIN) else 4 * source.width
     room = low.shared.card.facts.shared - RESERVED
-    for warps, stages in ((16 - rows, 2), (16 - rows, 1), (8, 1), (4, 1), (2, 1), (1, 1)):
+    most_warps = (16 if rows == 1 else 12) - rows
+    for warps, stages in ((most_warps, 2), (most_warps, 1), (7, 1), (4, 1), (2, 1), (1, 1)):
         window = {256: 4 * 32, 32: 4 * 36 * 8, GRID_BLOCK: 8 * 32}[block] * warps
         ring = warps * stages * 32 * max(pitches)
         shared = ring + fixed + max(made, 2 * rows * window + 4 * rows * most)

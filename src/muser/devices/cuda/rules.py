@@ -72,10 +72,7 @@ def _project(low: Lowering, *ops: Op) -> bool:
     front, op, behind = ops[:at], ops[at], ops[at + 1 :]
     assert isinstance(op, Project)
     if low.bucket not in FEW:
-        if front or behind:
-            return False
-        chunked.many_rows(low, op)
-        return True
+        return not front and _many_rows(low, op, _after(behind))
     before, after = _before(front), _after(behind)
     if not fits(before, op.source) or not _ends(low, op, after):
         return False
@@ -86,6 +83,15 @@ def _project(low: Lowering, *ops: Op) -> bool:
         if not hidden or not low.may_swap(before.add.target):
             return False
     few_rows(low, op, before, after)
+    return True
+
+
+def _many_rows(low: Lowering, op: Project, after: After) -> bool:
+    if after.scale is not None or after.cap is not None:
+        return False
+    if after.gate is not None and not (_ends(low, op, after) and chunked.gates(low, op)):
+        return False
+    chunked.many_rows(low, op, after.gate)
     return True
 
 

@@ -190,7 +190,7 @@ class ChunkPart(ctypes.Structure):
         ("out", Pointer),
         ("entry", ctypes.c_uint64),
         ("outputs", Int),
-        ("spare", Int),
+        ("format", Int),
     )
 
 

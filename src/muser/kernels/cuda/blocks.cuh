@@ -11,8 +11,9 @@
 //   Q5_1 192         0 d f16[8]   16 m f16[8]   32 fifth bits u32[8]   64 nibbles[8][16]
 //   F16, BF16, F32   codes i16 [outputs][round_up(K,128)], steps f32 [outputs][ceil(K/128)]: the grid of section 4
 //
-// A quantised row has 272 bytes a group: 256 codes i8, then eight sums of 32 codes, i16. Pitches that are odd
-// multiples of 16 let 32 lanes read 32 groups, 16 bytes at a time, without meeting in a bank.
+// A quantised row has 272 bytes a group: 256 codes i8, then eight sums of 32 codes, i16. A row on the grid has 256 bytes
+// for 128 codes n = 128·high + low, |low| ≤ 64: per eight of them 8 low digits i8, then 8 high digits. Pitches that are
+// odd multiples of 16 let 32 lanes read 32 groups, 16 bytes at a time, without meeting in a bank.
 #pragma once
 
 constexpr int F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8;  // numbers of GGUF
@@ -215,12 +216,6 @@ INLINE void terms_32(const uint4* group, const uint4* q, int pieces, float* out,
 }
 
 // --- the grid of float weights ---
-// A row's codes n = 128·high + low as digits: per eight elements 8 low bytes, 8 high bytes.
-INLINE void split_digits(int n, u32& low, u32& high, int byte) {
-    int h = (n + 64) >> 7;
-    low |= (u32)(n - 128 * h & 255) << (8 * byte), high |= (u32)(h & 255) << (8 * byte);
-}
-
 // Σ n_w · n_x of 128 elements for ROWS rows, `pieces` · 16 bytes apart. Lanes of one bank start at different pieces.
 template <int ROWS>
 INLINE void dots_grid(const uint4* w, const uint4* x, int pieces, int turn, int (&dots)[ROWS]) {

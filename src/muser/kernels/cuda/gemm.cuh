@@ -11,13 +11,6 @@
 //     64 rows a block; blocks of rows beyond *count leave. Weights are read up to a multiple of W outputs.
 #include "planes.cuh"
 
-struct ChunkPart {
-    const u8* weights;  // [outputs padded to 128][groups][bytes of a group]; grid: codes i16 [..][128·groups]
-    const u8* scales;   // Q6_K: d f16 [outputs][groups]; grid: steps f32 [outputs][groups]
-    float* out;         // [rows][outputs]
-    u64 entry;          // of faults
-    int outputs, format;  // gemm90.cuh: 0 Q4_K, 1 Q5_K, 2 Q6_K
-};
 struct ChunkGemm {
     ChunkPart part[4];
     const u8* tiles;
@@ -25,6 +18,7 @@ struct ChunkGemm {
     u64* faults;
     int parts, groups;  // groups of 256 elements; grid: of 128
 };
+static_assert(sizeof(ChunkGemm) == 192, "as devices write it");
 
 constexpr int SIDE = 64;  // rows of a block: one side of a tile
 constexpr int SIDE_CODES = TILE_CODES / 2;
@@ -54,7 +48,7 @@ INLINE void load_rows(u32 (&b)[4], const Warp& w, u32 codes, int lane, int sixte
 // Each thread keeps one address and adds constants to it: registers are scarce.
 // One side of the codes of a tile.
 template <int THREADS>
-INLINE void copy_codes(u8* to, const u8* from, int side) {
+INLINE void copy_tile(u8* to, const u8* from, int side) {
     to += threadIdx.x * 16, from += side * SIDE * 128 + threadIdx.x * 16;
 #pragma unroll
     for (int at = 0; at < SIDE_CODES; at += THREADS * 16) copy16(to + at, from + at + at / (SIDE * 128) * (SIDE * 128));
@@ -88,10 +82,12 @@ struct GemmK {
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
-    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_codes<THREADS>(stage, tile, side);
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+        copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + SUMS, tile + TILE_SUMS, side, 2, 2048);
         copy_planes(stage + SCALES, tile + TILE_SCALES, side, 1, 512);
+    }
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, BYTES);
     }
 
@@ -234,10 +230,12 @@ struct Gemm32 {
     static constexpr int SCALES = SIDE_CODES, SUMS = SCALES + 2048, WEIGHTS = SUMS + 2048;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * P::PITCH;
 
-    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_codes<THREADS>(stage, tile, side);
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+        copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + SCALES, tile + TILE_CODES, side, 8, 512);
         if (P::OFFSET) copy_planes(stage + SUMS, tile + TILE_32_SUMS, side, 8, 512);
+    }
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, P::PITCH);
     }
 
@@ -282,9 +280,11 @@ struct GemmGrid {
     static constexpr int OUTPUTS = 64, THREADS = 128, BLOCKS = 2, TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
     static constexpr int STEPS = SIDE_CODES, WEIGHTS = STEPS + 256, STAGE = WEIGHTS + OUTPUTS * PITCH;
 
-    static MEMBER void copy(u8* stage, const u8* tile, const u8* weights, int side, int groups) {
-        copy_codes<THREADS>(stage, tile, side);
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+        copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + STEPS, tile + TILE_CODES, side, 1, 512);
+    }
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
     }
 
@@ -357,9 +357,6 @@ INLINE bool this_block(const ChunkGemm& a, Block& block) {
     return true;
 }
 
-// x·0 added to a zero: no number any more once an x was lost.
-INLINE float probe_of(float x, float probe) { return fma1(x, 0.0f, probe); }
-
 INLINE void report_totals(const ChunkGemm& a, const Block& block, const Totals& total, const Warp& w, int n) {
 #pragma unroll
     for (int i = 0; i < 32; i++) {
@@ -386,21 +383,26 @@ INLINE void store_totals(const ChunkGemm& a, const Block& block, const Totals& t
     }
 }
 
+// Weights are on their way before the kernel before has ended.
 template <typename F>
 INLINE void gemm_chunk(const ChunkGemm& a, u8* shared) {
     Block block;
     next_kernel_may_start();
+    bool working = this_block<F>(a, block);
+    if (working) F::copy_codes(shared, block.weights, a.groups);
     previous_kernel_done();
-    if (!this_block<F>(a, block)) return;
+    if (!working) return;
     int lane = threadIdx.x % 32;
     Warp w = this_warp(lane, threadIdx.x / 32);
     Totals total = {};
-    F::copy(shared, block.tile, block.weights, block.side, a.groups);
+    F::copy_rows(shared, block.tile, block.side);
     copy_commit();
     for (int b = 0; b < a.groups; b++) {
-        if (b + 1 < a.groups)
-            F::copy(shared + (b + 1) % 2 * F::STAGE, block.tile + (size_t)(b + 1) * F::TILE_SIZE,
-                    block.weights + (size_t)(b + 1) * F::BYTES, block.side, a.groups);
+        if (b + 1 < a.groups) {
+            u8* stage = shared + (b + 1) % 2 * F::STAGE;
+            F::copy_rows(stage, block.tile + (size_t)(b + 1) * F::TILE_SIZE, block.side);
+            F::copy_codes(stage, block.weights + (size_t)(b + 1) * F::BYTES, a.groups);
+        }
         copy_commit();
         copy_wait<1>();
         __syncthreads();

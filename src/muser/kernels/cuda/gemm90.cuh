@@ -18,6 +18,8 @@
 // a block are cut so that all end together: a block does the beginning of a tile, leaves its totals as carry,
 // does a whole tile, and ends with the rest of the tile whose beginning the block before it did. The chain over
 // groups stays one chain. Order of tiles: rows fastest, so that weights are read once.
+#include "planes.cuh"
+
 #ifdef HAS_WARPGROUPS
 constexpr int WIDE_FEEDERS = 24, WIDE_WORKERS = 240, WIDE_THREADS = 256;
 constexpr int WIDE_MOST_STAGES = 4;
@@ -33,6 +35,7 @@ struct WideGemm {
     u64 entry;  // of faults of a gated product
     int parts, groups, stages, stage_bytes, gated;
 };
+static_assert(sizeof(WideGemm) == 768, "as devices write it");
 
 // A stretch of groups of one tile.
 struct Piece {
@@ -200,7 +203,7 @@ INLINE void wide_step(const WideGemm& a, float (&total)[64], const u8* stage, co
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u32 both = word_at(rows[i]);
-            d[i] = half_to_float(both), dmin[i] = half_to_float(both >> 16);
+            d[i] = mul1(half_to_float(both), P::UNIT), dmin[i] = half_to_float(both >> 16);
             m[i] = m[i + 2] = min_halves(rows[i], w.t);
         }
         matrix_fence();
@@ -343,11 +346,11 @@ INLINE void wide_work(const WideGemm& a, u8* shared, WideShared& mem) {
     }
 }
 
+// Weights are on their way before the kernel before has ended.
 template <bool GATED>
 INLINE void wide_block(const WideGemm& a, u8* shared) {
     WideShared& mem = *(WideShared*)(shared + a.stages * a.stage_bytes);
     next_kernel_may_start();
-    previous_kernel_done();
     if (threadIdx.x == 0) {
         for (int s = 0; s < a.stages; s++) barrier_init(&mem.full[s], 2), barrier_init(&mem.free[s], 8);
         mem.plan = wide_plan<GATED>(a, *a.count);
@@ -356,10 +359,12 @@ INLINE void wide_block(const WideGemm& a, u8* shared) {
     __syncthreads();
     if (threadIdx.x >= WIDE_THREADS) {
         registers_shrink<WIDE_FEEDERS>();
-        if (threadIdx.x == WIDE_THREADS) wide_feed_rows(a, shared, mem);
         if (threadIdx.x == WIDE_THREADS + 32) wide_feed_weights<GATED>(a, shared, mem);
+        previous_kernel_done();
+        if (threadIdx.x == WIDE_THREADS) wide_feed_rows(a, shared, mem);
     } else {
         registers_grow<WIDE_WORKERS>();
+        previous_kernel_done();
         wide_work<GATED>(a, shared, mem);
     }
 }

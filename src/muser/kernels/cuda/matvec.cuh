@@ -48,6 +48,7 @@ struct Matvec {
     const int* count;
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;  // stage_bytes: 32 · pitch
+    int slice, pass;                    // of batch.cuh
 };
 
 struct K256 {
@@ -75,7 +76,8 @@ struct Shares {
 
 INLINE u32 share(u32 total, u32 b, u32 n) { return total / n * b + total % n * b / n; }  // ⌊total·b/n⌋
 
-INLINE void make_shares(const Matvec& a, Shares& s, int units) {
+// `chunk` counts pieces of `size` out of `units` an output.
+INLINE void make_shares(const Matvec& a, Shares& s, int units, int size) {
     u32 p = threadIdx.x, b = blockIdx.x, n = gridDim.x;
     if (p >= 32) return;
     const Part& part = a.parts[p < PARTS ? p : 0];
@@ -90,7 +92,7 @@ INLINE void make_shares(const Matvec& a, Shares& s, int units) {
     u32 from = low > base ? min(outputs, (low - base + cost - 1) / cost) : 0;
     u32 to = high > base ? min(outputs, (high - base + cost - 1) / cost) : 0;
     if (a.epilogue == OUT_SILU || a.epilogue == OUT_GELU) from = share(outputs, b, n), to = share(outputs, b + 1, n);
-    int count = (int)(to - from), chunks = (count * units + CHUNK - 1) / CHUNK, chunk = 0, flat = 0;
+    int count = (int)(to - from), chunks = (count * units + size - 1) / size, chunk = 0, flat = 0;
     for (int k = 0; k < PARTS; k++) {
         int more = __shfl_sync(~0u, chunks, k), others = __shfl_sync(~0u, count, k);
         if (k < (int)p) chunk += more, flat += others;
@@ -299,17 +301,8 @@ INLINE void fetch_row(const Source& s, const Layout& l, int r) {  // a quantised
     int from_blocks = Form::UNIT == GRID_BLOCK ? l.units : l.units * Form::BLOCKS;
     const uint4* from = (const uint4*)(s.codes + (i64)r * l.units * Form::ROW_BYTES);
     uint4* to = (uint4*)(l.codes + r * l.units * Form::ROW_BYTES);
-#pragma unroll 2
-    for (int i = threadIdx.x; i < l.units * Form::ROW_BYTES / 16; i += blockDim.x) {
-        uint4 v = from[i];
-        if (Form::UNIT == GRID_BLOCK) {
-            u32 w[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int k = 0; k < 8; k++) split_digits(sum_of(v, k), w[k / 4], w[2 + k / 4], k & 3);
-            v = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-        to[i] = v;
-    }
+#pragma unroll 4
+    for (int i = threadIdx.x; i < l.units * Form::ROW_BYTES / 16; i += blockDim.x) to[i] = from[i];
     for (int i = threadIdx.x; i < from_blocks; i += blockDim.x)
         l.scales[r * l.blocks + i] = s.scales[(i64)r * from_blocks + i];
 }
@@ -318,7 +311,7 @@ INLINE void quantise_into(const float* x, int width, const Layout& l, int r) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     u8* codes = l.codes + r * l.units * Form::ROW_BYTES;
     float* scales = l.scales + r * l.blocks;
-    if constexpr (Form::UNIT == GRID_BLOCK) grid_row<true>(x, width, codes, scales, warp, warps);
+    if constexpr (Form::UNIT == GRID_BLOCK) grid_row(x, width, codes, scales, warp, warps);
     else quantise_row<GROUP / Form::BLOCKS>(x, width, codes, scales, warp, warps);
 }
 
@@ -356,7 +349,7 @@ INLINE void matvec(const Matvec& a) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - ROWS;
     Layout l = layout_of<Form, ROWS>(a, shared, warps);
     next_kernel_may_start();
-    make_shares(a, shares, l.units);
+    make_shares(a, shares, l.units, CHUNK);
     if (threadIdx.x < (u32)(warps * MOST_STAGES)) barrier_init(ring_full + threadIdx.x, 1);
     if (threadIdx.x < 2) barrier_init(window_full + threadIdx.x, warps), barrier_init(window_empty + threadIdx.x, ROWS);
 #ifdef HAS_BULK

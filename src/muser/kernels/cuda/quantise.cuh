@@ -4,7 +4,7 @@
 // quantise_256, quantise_32, grid_rows(Quantise)   one thread block a row: grid (most rows of the bucket), block 512
 //     no dynamic shared memory for kind PLAIN, else 4·width bytes
 //     writes codes u8 [row][ceil(K/256)][272] and scales f32 [row][round_up(K,256)/B]; grid_rows writes
-//     codes i16 [row][round_up(K,128)] and steps f32 [row][ceil(K/128)]; for kind RESIDUAL also `sum`
+//     digits u8 [row][ceil(K/128)][256] and steps f32 [row][ceil(K/128)]; for kind RESIDUAL also `sum`
 // The kinds, of row r (or row take[r]) of `row`, bit-equal to the operators one by one:
 //     PLAIN x   GATED z(x·sigmoid(other))   NORM RmsNorm(x)·weight
 //     RESIDUAL  b = branch_norm ? RmsNorm(x)·branch_weight : x;   sum = z(other + b);   RmsNorm(sum)·weight
@@ -99,22 +99,19 @@ INLINE void quantise_row(const float* x, int width, u8* codes, float* scales, in
     }
 }
 
-// To codes i16, or (DIGITS) to 16 bytes for every eight elements: low digits, high digits.
-template <bool DIGITS>
+// To 16 bytes for every eight elements: their low digits, their high digits.
 INLINE void grid_group(const float (&v)[8], int g, int blocks, u8* codes, float* steps) {
     int lane = threadIdx.x % 32, b = 2 * g + lane / 16, e = grid_step(__uint_as_float(shared_max<16>(top_of(v))), 13, -60);
     u32 w[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int n = grid_code(v[i], e, 13);
-        if (DIGITS) split_digits(n, w[i / 4], w[2 + i / 4], i & 3);
-        else w[i / 2] |= (u32)(n & 0xffff) << (16 * (i & 1));
+        int n = grid_code(v[i], e, 13), high = (n + 64) >> 7, shift = 8 * (i & 3);
+        w[i / 4] |= (u32)(n - 128 * high & 255) << shift, w[2 + i / 4] |= (u32)(high & 255) << shift;
     }
     if (b >= blocks) return;
     ((uint4*)codes)[g * 32 + lane] = make_uint4(w[0], w[1], w[2], w[3]);
     if (lane % 16 == 0) steps[b] = pow2(e);
 }
-template <bool DIGITS>
 INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
     int groups = (width + GROUP - 1) / GROUP, blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
     for (int g = warp; g < groups; g += BATCH * warps) {
@@ -122,7 +119,7 @@ INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int war
         load_batch(x, g, warps, width, v);
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (g + i * warps < groups) grid_group<DIGITS>(v[i], g + i * warps, blocks, codes, steps);
+            if (g + i * warps < groups) grid_group(v[i], g + i * warps, blocks, codes, steps);
     }
 }
 
@@ -255,7 +252,7 @@ INLINE void quantise_rows(const Quantise& a) {
     if (r >= n) return;
     const float* x = make_row(a.source, r, n, true, a.faults, (float*)shared, lanes, w);
     i64 groups = (width + GROUP - 1) / GROUP, blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
-    if constexpr (B == 0) grid_row<false>(x, width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, warp, warps);
+    if constexpr (B == 0) grid_row(x, width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, warp, warps);
     else quantise_row<B>(x, width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B), warp, warps);
 }
 KERNEL BOUNDS(512, 1) quantise_256(Quantise a) { quantise_rows<256>(a); }

@@ -23,6 +23,7 @@ struct TileRows {
     const int* count;  // n
     int width, groups;
 };
+static_assert(sizeof(TileRows) == 32, "as devices write it");
 
 // Where a warp's row and group stand. Eight warps take eight neighbouring rows of one group.
 struct TilePlace {
@@ -32,9 +33,9 @@ struct TilePlace {
 };
 
 INLINE bool tile_place(const TileRows& a, int elements, int bytes, TilePlace& p) {
+    int n = *a.count, row = blockIdx.y * 8 + threadIdx.x / 32, group = blockIdx.x;
     next_kernel_may_start();
     previous_kernel_done();
-    int n = *a.count, row = blockIdx.y * 8 + threadIdx.x / 32, group = blockIdx.x;
     if ((int)(blockIdx.y * 8 / TILE_ROWS * TILE_ROWS) >= n) return false;
     p.x = a.x + (size_t)row * a.width + group * elements;
     p.tile = a.tiles + ((size_t)(row / TILE_ROWS) * a.groups + group) * bytes;
@@ -142,3 +143,16 @@ KERNEL BOUNDS(256, 4) quantise_tiles_grid(TileRows a) {
     to[TILE_CODES / 8] = low;
     if (lane == 0) ((float*)(p.tile + TILE_CODES))[p.row] = pow2(e);
 }
+
+// --- what the projections of gemm.cuh and gemm90.cuh share ---
+struct ChunkPart {
+    const u8* weights;  // [outputs padded to 128][groups][bytes of a group]; grid: codes i16 [..][128·groups]
+    const u8* scales;   // Q6_K: d f16 [outputs][groups]; grid: steps f32 [outputs][groups]
+    float* out;         // [rows][outputs]
+    u64 entry;          // of faults
+    int outputs, format;  // gemm90.cuh: 0 Q4_K, 1 Q5_K, 2 Q6_K
+};
+static_assert(sizeof(ChunkPart) == 40, "as devices write it");
+
+// x·0 added to a zero: no number any more once an x was lost.
+INLINE float probe_of(float x, float probe) { return fma1(x, 0.0f, probe); }
