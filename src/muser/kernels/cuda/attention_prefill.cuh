@@ -2,8 +2,8 @@
 // and acc are the very chain that decode_combine walks.
 //
 // prefill_64, _128, _256 (the least that holds dim): any card. Grid (ceil(most rows / queries), units,
-//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 83,200, 99,584 and
-//            99,584; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
+//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 83,712, 100,096 and
+//            100,096; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
 //            max(1, 16 / ratio) in whole numbers.
 //            reads q, gate, the cache, v_steps; writes out. A score beyond 2^22 is reported.
 //
@@ -14,6 +14,11 @@
 
 namespace attention {
 constexpr int PREFILL_WARPS = 4, PREFILL_THREADS = PREFILL_WARPS * 32, STEP_SLOTS = 4;
+
+struct Pair {  // one row of the matrix tile
+    int row, head;  // row -1: none
+    Span seen;
+};
 
 // Ring slots of 16 KiB: K in KEYS positions of whole rows, V in 64 dims of all positions.
 template <int HEAD>
@@ -26,7 +31,7 @@ struct Prefill {
     u8 ring[SLOTS][SLOT];
     u8 q[2][Q_BYTES];
     i8 steps[STEP_SLOTS][TILE];
-    Span seen[PREFILL_WARPS * ROWS];
+    Pair pair[PREFILL_WARPS * ROWS];
     float scale[PREFILL_WARPS * ROWS];  // c·2^eq
 };
 
@@ -44,10 +49,6 @@ INLINE Run run_at(const Attend& a, int from, int limit) {
     return run;
 }
 
-struct Pair {  // one row of the matrix tile
-    int row, head;  // row -1: none
-    Span seen;
-};
 struct State {  // of one row of the matrix tile; low: least M so far
     int n, m, low;
     float den;
@@ -120,7 +121,7 @@ INLINE void place_rows(const Attend& a, Memory& mem, const Share& s, const Run& 
         } else {
             for (int x = lane; x < HEAD; x += 32) put_here(x, 0, 0);
         }
-        if (lane == 0) mem.seen[at] = p.seen, mem.scale[at] = mine;
+        if (lane == 0) mem.pair[at] = p, mem.scale[at] = mine;
     }
     __syncwarp();
 }
@@ -164,8 +165,8 @@ INLINE void scores(float* y, const Prefill<HEAD>& mem, const u8* k, int key, int
 }
 
 // Hides what a row may not see; the largest |y| of what it sees.
-INLINE void hide(float (&y)[64], float (&top)[2], const Span* rows, int tile, int t) {
-    Span seen[2] = {rows[0], rows[8]};
+INLINE void hide(float (&y)[64], float (&top)[2], const Pair* rows, int tile, int t) {
+    Span seen[2] = {rows[0].seen, rows[8].seen};
     bool whole = true;
     for (int r = 0; r < 2; r++) whole &= seen[r].lo <= tile * TILE && seen[r].hi >= tile * TILE + TILE;
     if (whole) {
@@ -232,7 +233,7 @@ struct Merge {  // one step of the chain for two rows
     float kept[2], added[2];
     bool sees[2], plain;
 };
-INLINE Merge merge_sums(State (&state)[2], const Span* rows, const u32 (&top_n)[2], const u32 (&top_m)[2],
+INLINE Merge merge_sums(State (&state)[2], const Pair* rows, const u32 (&top_n)[2], const u32 (&top_m)[2],
                         const u32 (&sum)[2], int tile) {
     Merge step;
     step.plain = true;
@@ -240,7 +241,7 @@ INLINE Merge merge_sums(State (&state)[2], const Span* rows, const u32 (&top_n)[
     for (int r = 0; r < 2; r++) {
         State& s = state[r];
         int n = from_bits(top_n[r]), m = from_bits(top_m[r]);
-        step.sees[r] = rows[8 * r].lo < (tile + 1) * TILE && rows[8 * r].hi > tile * TILE;
+        step.sees[r] = rows[8 * r].seen.lo < (tile + 1) * TILE && rows[8 * r].seen.hi > tile * TILE;
         step.kept[r] = 1.0f, step.added[r] = 0.0f;
         if (step.sees[r]) {
             int n2 = max(s.n, n), m2 = max(s.m, m);  // before the first tile den and acc are 0
@@ -289,8 +290,9 @@ INLINE void outputs(float* acc, const Weights& w, const u8* v, const Merge& step
 }
 
 template <int COUNT>
-INLINE void write_rows(const Attend& a, const float (&acc)[COUNT], const State (&state)[2], const Pair (&pair)[2],
-                       int out, int t) {
+INLINE void write_rows(const Attend& a, const float (&acc)[COUNT], const State (&state)[2], const Pair* rows, int out,
+                       int t) {
+    Pair pair[2] = {rows[0], rows[8]};
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         int r = i >> 1 & 1, x = out + i / 4 * 8 + 2 * t + (i & 1);
@@ -308,7 +310,7 @@ INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share,
     PrefillFeed next = {run.first, run.last, 0, plane};
 #pragma unroll
     for (int i = 0; i < P::SLOTS - 1; i++) feed(a, mem, next, i);
-    const Span* seen = mem.seen + warp * ROWS + g;
+    const Pair* rows = mem.pair + warp * ROWS + g;
     State state[2] = {{NEVER, NEVER, -NEVER, 0.0f}, {NEVER, NEVER, -NEVER, 0.0f}};
     float acc[P::OUT / 2];
     auto put = [&](int row, int x, u16 high, u16 low) {
@@ -331,17 +333,15 @@ INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share,
                 scores(y + (u * P::KEYS + key) / 2, mem, k, key, warp, lane);
         }
         float top[2] = {0.0f, 0.0f};
-        hide(y, top, seen, tile, t);
+        hide(y, top, rows, tile, t);
         for (int r = 0; r < 2; r++)
-            if (!(top[r] < 0x1p22f)) report(a.faults, pair_of(a, share, run, warp, g + 8 * r).row);
+            if (!(top[r] < 0x1p22f)) report(a.faults, rows[8 * r].row);
         weigh_tile(y, mem.steps[tile % STEP_SLOTS], w, top_n, top_m, sum, t);
-        Merge step = merge_sums(state, seen, top_n, top_m, sum, tile);
+        Merge step = merge_sums(state, rows, top_n, top_m, sum, tile);
 #pragma unroll
         for (int u = 0; u < P::V_USES; u++) outputs(acc + 32 * u, w, take(a, mem, next, use), step, lane);
     }
-    g = (int)unknown((u32)g);  // worked out anew, not kept
-    Pair pair[2] = {pair_of(a, share, run, warp, g), pair_of(a, share, run, warp, g + 8)};
-    write_rows(a, acc, state, pair, (int)blockIdx.z * P::OUT, t);
+    write_rows(a, acc, state, rows, (int)blockIdx.z * P::OUT, t);
     copy_wait<0>();
     __syncthreads();  // the ring is free for the next run
 }

@@ -2,7 +2,7 @@
 // prefill_64 and prefill_128, which serve everything else. Bucket "chunk".
 //
 // prefill_wide_64, _128: grid (ceil(most rows / queries), units), block 384, shared prefill_wide_*_bytes
-//            (101,056 and 199,360); units as in attention_prefill.cuh, queries = 8 · max(1, 16 / ratio).
+//            (101,696 and 200,000); units as in attention_prefill.cuh, queries = 8 · max(1, 16 / ratio).
 //            reads q, gate, the cache, v_steps; writes out. A score beyond 2^22 is reported.
 //
 // Two warpgroups have 64 rows (query × head pairs) each; the first one of the block feeds K and V. The two
@@ -22,7 +22,7 @@ struct Wide {
     u8 k[WIDE_STAGES][BOXES * WIDE_BOX], v[WIDE_STAGES][BOXES * WIDE_BOX];
     u8 q[2][2][BOXES][64 * 128];  // [warpgroup][digit]
     i8 steps[WIDE_STAGES][TILE];
-    Span seen[WIDE_WARPS * ROWS];
+    Pair pair[WIDE_WARPS * ROWS];
     float scale[WIDE_WARPS * ROWS];  // c·2^eq
     u64 k_full[WIDE_STAGES], k_free[WIDE_STAGES], v_full[WIDE_STAGES], v_free[WIDE_STAGES];
 };
@@ -118,7 +118,7 @@ INLINE void run_wide(const Attend& a, Wide<HEAD>& mem, const Share& share, const
     place_rows<HEAD>(a, mem, share, run, warp, lane, put);
     async_fence();
     named_sync(group + 1, 128);
-    const Span* seen = mem.seen + warp * ROWS + g;
+    const Pair* rows = mem.pair + warp * ROWS + g;
     State state[2] = {{NEVER, NEVER, -NEVER, 0.0f}, {NEVER, NEVER, -NEVER, 0.0f}};
     float acc[HEAD / 2];
 #pragma unroll
@@ -134,23 +134,21 @@ INLINE void run_wide(const Attend& a, Wide<HEAD>& mem, const Share& share, const
         barrier_wait(&mem.k_full[s], phase);
         scores_wide(y, mem, group, warp, lane, s);
         turn_give(group ^ 1);
-        hide(y, top, seen, tile, t);
+        hide(y, top, rows, tile, t);
         for (int r = 0; r < 2; r++)
-            if (!(top[r] < 0x1p22f)) report(a.faults, pair_of(a, share, run, warp, g + 8 * r).row);
+            if (!(top[r] < 0x1p22f)) report(a.faults, rows[8 * r].row);
         weigh_tile(y, mem.steps[s], w, top_n, top_m, sum, t);
         __syncwarp();
         if (lane == 0) barrier_arrive(&mem.k_free[s]);
-        Merge step = merge_sums(state, seen, top_n, top_m, sum, tile);
-        turn_wait(group);
         barrier_wait(&mem.v_full[s], phase);
+        turn_wait(group);
+        Merge step = merge_sums(state, rows, top_n, top_m, sum, tile);  // earlier it makes ptxas spill
         outputs_wide<HEAD>(acc, w, mem.v[s], step);
         __syncwarp();
         if (lane == 0) barrier_arrive(&mem.v_free[s]);
     }
     if (group == 0) turn_give(1);
-    g = (int)unknown((u32)g);  // worked out anew, not kept
-    Pair pair[2] = {pair_of(a, share, run, warp, g), pair_of(a, share, run, warp, g + 8)};
-    write_rows(a, acc, state, pair, 0, t);
+    write_rows(a, acc, state, rows, 0, t);
 }
 
 template <int HEAD>
