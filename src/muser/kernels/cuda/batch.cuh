@@ -1,14 +1,16 @@
-// Up to sixteen rows (bucket 16, and any fewer) times up to four weights, on 8-bit matrix units. Inside library.cu, after
-// matvec.cuh: the same struct, parts, shares of thread blocks and epilogues; the input must be READY.
+// Up to sixteen rows (bucket 16, and any fewer) times up to four weights, on 8-bit matrix units. Inside
+// library.cu, after matvec.cuh: the same struct, parts, shares of thread blocks and epilogues; the input
+// must be READY.
 //
 // batch_256, batch_32, batch_grid(Matvec): K-quants, 32-blocks, floats
-//     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·(W + 1) ≤ 512 (batch_32, batch_grid, and all of them on sm_80: 384): W warps that multiply, one that fetches the rows
-//     dynamic shared bytes, with C = 2 groups (batch_32: 1; batch_grid: 2 units of 128) a job, S = a.slice units of the
-//       rows at a time (a multiple of C; all of them or fewer), P = a.pass tiles at a time (a multiple of 4, at most 252;
-//       slices·passes and jobs of a tile times passes below 65,536),
+//     grid   as many thread blocks as there are multiprocessors, or fewer outputs; any number is right
+//     block  32·(W + 1) ≤ 512 (batch_32, batch_grid, and all of them on sm_80: 384): W warps that multiply,
+//            one that fetches the rows
+//     dynamic shared bytes; a job has C = 2 groups (batch_32: 1; batch_grid: 2 units of 128); S = a.slice
+//       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time (a
+//       multiple of 4, at most 252; slices·passes and jobs of a tile times passes stay below 65,536);
 //       N blocks a row, M as in matvec.cuh:
-//         W·stages·stage_bytes, where stage_bytes = 16·pitch(C·group_bytes), the largest of the parts; stages 1 … 4
+//         W·stages·stage_bytes                stage_bytes = 16·pitch(C·group_bytes), the largest of the parts
 //       + (S < units ? 2 : 1)·16·pitch(S·272, grid: S·256)
 //       + 64·N                                the rows' scales
 //       + 1028·P                              chains that are under way
@@ -17,10 +19,11 @@
 //     reads weights before the kernel before has ended; then source.codes, source.scales, *count
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A job is 16 outputs × C groups × 16 rows. Consecutive jobs are the tiles of a set of four, then the next groups of the
-// same set, the next set, the next slice of the rows, the next pass, and warps take them in turn. A warp computes the t_b of its job in registers, waits until the chain of its
-// tile has come so far, continues it, and hands it on: products in any order, chains in theirs. The order of k within a
-// block of 32 is free too: a lane takes eight neighbouring codes of a weight and of a row.
+// A job is 16 outputs × C groups × 16 rows. Consecutive jobs are the tiles of a set of four, then the
+// next groups of the same set, the next set, the next slice of the rows, the next pass, and warps take
+// them in turn. A warp computes the t_b of its job in registers, waits until the chain of its tile has
+// come so far, continues it, and hands it on: products in any order, chains in theirs. The order of k
+// within a block of 32 is free too: a lane takes eight neighbouring codes of a weight and of a row.
 #pragma once
 
 constexpr int TILE_OUTPUTS = 16, SET = 4;
@@ -40,12 +43,13 @@ INLINE int padded(int bytes) {  // an odd number of STEPs: eight rows then meet 
     return ((bytes + Form::STEP - 1) / Form::STEP | 1) * Form::STEP;
 }
 
-struct Spot16 {  // this lane's place in a 16×8 accumulator
+struct Spot16 {     // this lane's place in a 16×8 accumulator
     int row, pair;  // outputs `row` and row + 8; rows 2·pair and 2·pair + 1 of each eight
 };
 INLINE Spot16 spot16() { return {(int)threadIdx.x % 32 / 4, (int)threadIdx.x % 4}; }
 
-// What a lane multiplies: the weights of outputs `row` and row + 8, the codes of rows `row` and row + 8 of the input.
+// What a lane multiplies: the weights of outputs `row` and row + 8, the codes of rows `row` and row + 8
+// of the input.
 struct Operands {
     const u8 *w, *q;
     int w8, q8;      // bytes from one to the other
@@ -55,7 +59,9 @@ struct Operands {
 };
 INLINE uint2 pair_of(const u8* p) { return *(const uint2*)p; }
 INLINE uint4 quad_of(const u8* p) { return *(const uint4*)p; }
-INLINE const u8* sums_of(const Operands& o, int i) { return o.sums + (i & 1) * o.q1 + (i >> 1) * o.q8; }  // rows 0, 1, 8, 9
+INLINE const u8* sums_of(const Operands& o, int i) {
+    return o.sums + (i & 1) * o.q1 + (i >> 1) * o.q8;
+}  // rows 0, 1, 8, 9
 
 // sum[n][2h + i] += scale[h] · (a · rows 8n …), for outputs row + 8h and rows 2·pair + i.
 INLINE void add_scaled(int (&sum)[2][4], const u32 (&a)[4], const uint2 (&b)[2], int scale, int scale8) {
@@ -67,7 +73,9 @@ INLINE void add_scaled(int (&sum)[2][4], const u32 (&a)[4], const uint2 (&b)[2],
         sum[n][2] += scale8 * c[2], sum[n][3] += scale8 * c[3];
     }
 }
-INLINE void rows_at(const Operands& o, int at, uint2 (&b)[2]) { b[0] = pair_of(o.q + at), b[1] = pair_of(o.q + o.q8 + at); }
+INLINE void rows_at(const Operands& o, int at, uint2 (&b)[2]) {
+    b[0] = pair_of(o.q + at), b[1] = pair_of(o.q + o.q8 + at);
+}
 
 // --- t_b of one group: t[b][4n + 2h + i] ---
 template <int FORMAT>
@@ -85,7 +93,8 @@ INLINE void tile_k(const Operands& o, int pair, float* t) {
         int shift = k & 1 ? 4 : 0;
         u32 a[4] = {w.x >> shift & 0x0f0f0f0fu, w8.x >> shift & 0x0f0f0f0fu, w.y >> shift & 0x0f0f0f0fu,
                     w8.y >> shift & 0x0f0f0f0fu};
-        if (FORMAT == Q5_K) a[0] |= fifth(h.x, k), a[1] |= fifth(h8.x, k), a[2] |= fifth(h.y, k), a[3] |= fifth(h8.y, k);
+        if (FORMAT == Q5_K)
+            a[0] |= fifth(h.x, k), a[1] |= fifth(h8.x, k), a[2] |= fifth(h.y, k), a[3] |= fifth(h8.y, k);
         rows_at(o, 32 * k + 8 * pair, b);
         add_scaled(sum, a, b, scale_of(s, k), scale_of(s8, k));
     }
@@ -100,7 +109,8 @@ INLINE void tile_k(const Operands& o, int pair, float* t) {
 
 INLINE void tile_6(const Operands& o, int pair, float* t) {
     uint4 s = quad_of(o.w), s8 = quad_of(o.w + o.w8);
-    u32 keep[2] = {pair < 2 ? ~0u : 0, pair < 2 ? 0 : ~0u};  // a lane's eight codes stand in one half of the 32
+    u32 keep[2] = {pair < 2 ? ~0u : 0,
+                   pair < 2 ? 0 : ~0u};  // a lane's eight codes stand in one half of the 32
     int sum[2][4] = {};
 #pragma unroll
     for (int k = 0; k < 8; k++) {
@@ -123,7 +133,8 @@ INLINE void tile_6(const Operands& o, int pair, float* t) {
         for (int c = 0; c < 4; c++) t[4 * n + c] = mul1(c < 2 ? d : d8, __int2float_rn(sum[n][c]));
 }
 
-// Eight neighbouring codes of block j, not centred: the low nibbles are elements 0 to 15, the high ones 16 to 31.
+// Eight neighbouring codes of block j, not centred: the low nibbles are elements 0 to 15, the high ones
+// 16 to 31.
 template <int FORMAT>
 INLINE uint2 codes_32(const u8* group, int j, int pair) {
     using Form = Form32<FORMAT>;
@@ -170,10 +181,10 @@ INLINE void tile_grid(const Operands& o, int pair, float* t) {
     for (int k = 0; k < 4; k++) {
         int at = 64 * k + 16 * pair;
         uint4 w = quad_of(o.w + at), w8 = quad_of(o.w + o.w8 + at);
-        u32 low[4] = {__byte_perm(w.x, w.y, 0x6420), __byte_perm(w8.x, w8.y, 0x6420), __byte_perm(w.z, w.w, 0x6420),
-                      __byte_perm(w8.z, w8.w, 0x6420)};
-        u32 high[4] = {__byte_perm(w.x, w.y, 0x7531), __byte_perm(w8.x, w8.y, 0x7531), __byte_perm(w.z, w.w, 0x7531),
-                       __byte_perm(w8.z, w8.w, 0x7531)};
+        u32 low[4] = {__byte_perm(w.x, w.y, 0x6420), __byte_perm(w8.x, w8.y, 0x6420),
+                      __byte_perm(w.z, w.w, 0x6420), __byte_perm(w8.z, w8.w, 0x6420)};
+        u32 high[4] = {__byte_perm(w.x, w.y, 0x7531), __byte_perm(w8.x, w8.y, 0x7531),
+                       __byte_perm(w.z, w.w, 0x7531), __byte_perm(w8.z, w8.w, 0x7531)};
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             uint4 x = quad_of(o.q + n * o.q8 + at);
@@ -211,8 +222,9 @@ struct Batch {  // what a thread block knows of its work
     u8 *ring, *rows;
     float *scales, *chains, *totals;
     u32* turn;  // jobs of each slot that are done
-    int units, pitch, slice, slices, tiles, pass, passes;  // `pass` tiles at a time, all their slices one after another
-    int spans, last_spans, jobs, rounds;                   // jobs of a tile in a slice, in the last slice; all jobs
+    int units, pitch, slice, slices, tiles, pass,
+        passes;                           // `pass` tiles at a time, all their slices one after another
+    int spans, last_spans, jobs, rounds;  // jobs of a tile in a slice, in the last slice; all jobs
 };
 template <typename Form>
 INLINE Batch batch_of(const Matvec& a, const Shares& s, u8* shared, int warps) {
@@ -242,14 +254,18 @@ INLINE uint4 packed_job(const Shares& s, const Batch& b, int j) {
     if (j >= b.jobs) return make_uint4(0, 0, 0, 0);
     int total = (b.slices - 1) * b.spans + b.last_spans, pass = min(j / (b.pass * total), b.passes - 1);
     int rest = j - pass * b.pass * total, tiles = min(b.pass, b.tiles - pass * b.pass);
-    int slice = min(rest / (tiles * b.spans), b.slices - 1), spans = slice == b.slices - 1 ? b.last_spans : b.spans;
+    int slice = min(rest / (tiles * b.spans), b.slices - 1),
+        spans = slice == b.slices - 1 ? b.last_spans : b.spans;
     rest -= slice * tiles * b.spans;
     int set = rest / (SET * spans), width = min(SET, tiles - set * SET);
     rest -= set * SET * spans;
-    int span = rest / width, slot = set * SET + rest % width, tile = pass * b.pass + slot, index = pass * total + slice * b.spans + span;
-    int unit = slice * b.slice + span * Form::SPAN, count = min(Form::SPAN, min((slice + 1) * b.slice, b.units) - unit);
+    int span = rest / width, slot = set * SET + rest % width, tile = pass * b.pass + slot,
+        index = pass * total + slice * b.spans + span;
+    int unit = slice * b.slice + span * Form::SPAN,
+        count = min(Form::SPAN, min((slice + 1) * b.slice, b.units) - unit);
     int part = part_of_chunk(s, tile), from = (tile - s.ranges[part].chunk) * TILE_OUTPUTS;
-    int outputs = min(TILE_OUTPUTS, s.ranges[part].count - from), round = b.slices == 1 ? 0 : pass * b.slices + slice;
+    int outputs = min(TILE_OUTPUTS, s.ranges[part].count - from),
+        round = b.slices == 1 ? 0 : pass * b.slices + slice;
     return make_uint4((u32)unit | (u32)slot << 16 | (u32)count << 24 | (u32)(outputs - 1) << 26,
                       (u32)round | (u32)index << 16, (u32)(s.ranges[part].first + from) | (u32)part << 30, 0);
 }
@@ -260,7 +276,8 @@ __shared__ __align__(16) uint4 known_jobs[MOST_WARPS * KNOWN];
 template <typename Form>
 INLINE void know_jobs(const Shares& s, const Batch& b, int from) {  // jobs from … from + 15 of this warp
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, i = from + threadIdx.x % 16;
-    if (threadIdx.x % 32 < 16) known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(s, b, warp + i * warps);
+    if (threadIdx.x % 32 < 16)
+        known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(s, b, warp + i * warps);
     __syncwarp();
 }
 INLINE Job job_at(int i) {
@@ -277,7 +294,8 @@ template <typename Form>
 INLINE void request_tile(const Matvec& a, const Batch& b, const Job& job, u8* to) {
     if (job.count) {
         const Part& part = a.parts[job.part];
-        int bytes = group_bytes(part.format), pieces = job.count * bytes / 16, pitch = padded<Form>(Form::SPAN * bytes);
+        int bytes = group_bytes(part.format), pieces = job.count * bytes / 16,
+            pitch = padded<Form>(Form::SPAN * bytes);
         i64 stride = (i64)b.units * bytes;
         const u8* from = part.weights + job.first * stride + (i64)job.unit * bytes;
         int row = 0, piece = threadIdx.x % 32;
@@ -325,9 +343,11 @@ INLINE void advance(B32, const Batch& b, int unit, const u32 (&)[2], const float
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
-        for (int k = 0; k < 8; k++) total[k] = fma1(s[16 * j + (k >> 2) * 8 + (k & 1)], t[8 * j + k], total[k]);
+        for (int k = 0; k < 8; k++)
+            total[k] = fma1(s[16 * j + (k >> 2) * 8 + (k & 1)], t[8 * j + k], total[k]);
 }
-INLINE void advance(BGrid, const Batch& b, int unit, const u32 (&steps)[2], const float* t, float (&total)[8]) {
+INLINE void advance(BGrid, const Batch& b, int unit, const u32 (&steps)[2], const float* t,
+                    float (&total)[8]) {
     const float* s = b.scales + 16 * unit + 2 * spot16().pair;
 #pragma unroll
     for (int k = 0; k < 8; k++)
@@ -341,8 +361,8 @@ INLINE float finished(const Matvec& a, const Part& part, float total, int r) {
     if (a.cap != 0.0f) v = stored(mul1(a.cap, tanh1(mul1(v, a.inverse_cap))), {a.faults, a.cap_entry}, r);
     return v;
 }
-INLINE void end_tile(const Matvec& a, const Shares& s, const Batch& b, const Job& job, const float (&total)[8], int n,
-                     bool gated) {
+INLINE void end_tile(const Matvec& a, const Shares& s, const Batch& b, const Job& job,
+                     const float (&total)[8], int n, bool gated) {
     Spot16 spot = spot16();
     const Part& part = a.parts[job.part];
 #pragma unroll 1
@@ -371,8 +391,8 @@ INLINE void pass_turn(u32* turn, u32 index) {
 }
 
 template <typename Form>
-INLINE void hand_on(const Matvec& a, const Shares& s, const Batch& b, const Job& job, const float* t, const Planes& planes,
-                    int n, bool gated) {
+INLINE void hand_on(const Matvec& a, const Shares& s, const Batch& b, const Job& job, const float* t,
+                    const Planes& planes, int n, bool gated) {
     int lane = threadIdx.x % 32;
     bool last = job.unit + job.count == b.units;
     float total[8] = {};
@@ -402,7 +422,8 @@ template <typename Form>
 INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
     int lane = threadIdx.x % 32;
     for (int i = 0; i < b.rounds; i++) {
-        int begin = i % b.slices * b.slice, pieces = (min(begin + b.slice, b.units) - begin) * Form::ROW_BYTES / 16;
+        int begin = i % b.slices * b.slice,
+            pieces = (min(begin + b.slice, b.units) - begin) * Form::ROW_BYTES / 16;
         if (i >= 2) barrier_wait(rows_empty + (i & 1), (u32)((i >> 1) - 1) & 1);
         for (int r = 0; r < n; r++) {
             const u8* from = a.source.codes + ((i64)r * b.units + begin) * Form::ROW_BYTES;
@@ -435,7 +456,8 @@ INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, u8* ring,
         if (i % 16 == 0) know_jobs<Form>(s, b, i + 16);
         next = planes_of<Form>(a, b, job_at(i + 1));
         while (round < job.round) next_round(round);
-        int format = a.parts[job.part].format, bytes = group_bytes(format), pitch = padded<Form>(Form::SPAN * bytes);
+        int format = a.parts[job.part].format, bytes = group_bytes(format),
+            pitch = padded<Form>(Form::SPAN * bytes);
         int slice = b.slices == 1 ? 0 : job.unit / b.slice * b.slice;
         const u8* rows = b.rows + (round & 1) * 16 * b.pitch + (job.unit - slice) * Form::ROW_BYTES;
         u8* here = ring + stage * a.stage_bytes;
@@ -446,13 +468,19 @@ INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, u8* ring,
             if (k >= job.count) break;
             __syncwarp();  // one group after the other: side by side they do not fit the registers
             const u8* q = rows + k * Form::ROW_BYTES;
-            Operands o = {here + spot.row * pitch + k * bytes, q + spot.row * b.pitch, 8 * pitch, 8 * b.pitch,
-                          q + 2 * spot.pair * b.pitch + GROUP, b.pitch, {planes.v[k][0], planes.v[k][1]}};
+            Operands o = {here + spot.row * pitch + k * bytes,
+                          q + spot.row * b.pitch,
+                          8 * pitch,
+                          8 * b.pitch,
+                          q + 2 * spot.pair * b.pitch + GROUP,
+                          b.pitch,
+                          {planes.v[k][0], planes.v[k][1]}};
             tile_terms(Form(), format, o, spot.pair, t + 8 * Form::BLOCKS * k);
         }
         __syncwarp();
         request_tile<Form>(a, b, job_at(i + a.stages), here);
-        if (job_at(i + a.stages).count == 0 && (i == 0 || job_at(i + a.stages - 1).count)) look_ahead(a, threadIdx.x / 32, blockDim.x / 32 - 1);
+        if (job_at(i + a.stages).count == 0 && (i == 0 || job_at(i + a.stages - 1).count))
+            look_ahead(a, threadIdx.x / 32, blockDim.x / 32 - 1);
         hand_on<Form>(a, s, b, job_at(i), t, planes, n, gated);
         if (++stage == a.stages) stage = 0;
     }
@@ -478,7 +506,8 @@ INLINE void batch(const Matvec& a) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
     make_shares(a, shares, 1, TILE_OUTPUTS);
-    if (threadIdx.x < 2) barrier_init(rows_full + threadIdx.x, 32), barrier_init(rows_empty + threadIdx.x, warps);
+    if (threadIdx.x < 2)
+        barrier_init(rows_full + threadIdx.x, 32), barrier_init(rows_empty + threadIdx.x, warps);
     __syncthreads();
     Batch b = batch_of<Form>(a, shares, shared, warps);
     for (int i = threadIdx.x; i < b.pass; i += blockDim.x) b.turn[i] = 0;

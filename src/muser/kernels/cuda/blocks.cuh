@@ -3,17 +3,18 @@
 //
 //   Q4_K 144 bytes   0 d f16   2 dmin f16   4 scales[12]   16 nibbles[128]                 as in the file
 //   Q5_K 176         0 d       2 dmin       4 scales[12]   16 fifth bits[32]  48 nibbles[128]
-//   Q6_K 208         0 scales i8[16]   16 low nibbles[128]   144 high pairs[64]   d f16 in a plane [outputs][groups]
+//   Q6_K 208         0 scales i8[16]   16 low nibbles[128]   144 high pairs[64]   d: a plane f16 [outputs][groups]
 //   Q8_0 272         0 d f16[8]   16 codes i8[8][32]
 //   Q4_0 144         0 d f16[8]   16 nibbles[8][16]
 //   Q4_1 160         0 d f16[8]   16 m f16[8]   32 nibbles[8][16]
 //   Q5_0 176         0 d f16[8]   16 fifth bits u32[8]   48 nibbles[8][16]
 //   Q5_1 192         0 d f16[8]   16 m f16[8]   32 fifth bits u32[8]   64 nibbles[8][16]
-//   F16, BF16, F32   codes i16 [outputs][round_up(K,128)], steps f32 [outputs][ceil(K/128)]: the grid of section 4
+//   floats           codes i16 [outputs][round_up(K,128)], steps f32 [outputs][ceil(K/128)]: section 4's grid
 //
-// A quantised row has 272 bytes a group: 256 codes i8, then eight sums of 32 codes, i16. A row on the grid has 256 bytes
-// for 128 codes n = 128·high + low, |low| ≤ 64: per eight of them 8 low digits i8, then 8 high digits. Pitches that are
-// odd multiples of 16 let 32 lanes read 32 groups, 16 bytes at a time, without meeting in a bank.
+// A quantised row has 272 bytes a group: 256 codes i8, then eight sums of 32 codes, i16. A row on the
+// grid has 256 bytes for 128 codes n = 128·high + low, |low| ≤ 64: per eight of them 8 low digits i8,
+// then 8 high digits. Pitches that are odd multiples of 16 let 32 lanes read 32 groups, 16 bytes at a
+// time, without meeting in a bank.
 #pragma once
 
 constexpr int F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8;  // numbers of GGUF
@@ -23,9 +24,11 @@ constexpr int GRID_UNIT = 2 * GRID_BLOCK;  // bytes of 128 codes of a weight, or
 
 INLINE int group_bytes(int format) {
     switch (format) {
-        case Q4_K: case Q4_0: return 144;
+        case Q4_K:
+        case Q4_0: return 144;
         case Q4_1: return 160;
-        case Q5_K: case Q5_0: return 176;
+        case Q5_K:
+        case Q5_0: return 176;
         case Q5_1: return 192;
         case Q6_K: return 208;
         case Q8_0: return 272;
@@ -41,7 +44,8 @@ INLINE uint4 low_nibbles(const uint4& w) {
     return make_uint4(w.x & 0x0f0f0f0fu, w.y & 0x0f0f0f0fu, w.z & 0x0f0f0f0fu, w.w & 0x0f0f0f0fu);
 }
 INLINE uint4 high_nibbles(const uint4& w) {
-    return make_uint4(w.x >> 4 & 0x0f0f0f0fu, w.y >> 4 & 0x0f0f0f0fu, w.z >> 4 & 0x0f0f0f0fu, w.w >> 4 & 0x0f0f0f0fu);
+    return make_uint4(w.x >> 4 & 0x0f0f0f0fu, w.y >> 4 & 0x0f0f0f0fu, w.z >> 4 & 0x0f0f0f0fu,
+                      w.w >> 4 & 0x0f0f0f0fu);
 }
 INLINE u32 word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 INLINE u32 half_of(const uint4& v, int i) { return word_of(v, i >> 1) >> (16 * (i & 1)); }
@@ -75,7 +79,9 @@ INLINE float with_min(u32 d_dmin, int sum, int mins) {
 }
 
 // Bit `bit` of every byte of h, as sixteens.
-INLINE u32 fifth(u32 h, int bit) { return bit < 4 ? h << (4 - bit) & 0x10101010u : h >> (bit - 4) & 0x10101010u; }
+INLINE u32 fifth(u32 h, int bit) {
+    return bit < 4 ? h << (4 - bit) & 0x10101010u : h >> (bit - 4) & 0x10101010u;
+}
 INLINE void add_fifths(uint4& w, const uint4& h, int bit) {
     w.x |= fifth(h.x, bit), w.y |= fifth(h.y, bit), w.z |= fifth(h.z, bit), w.w |= fifth(h.w, bit);
 }
@@ -111,7 +117,8 @@ INLINE void terms_k(const uint4* group, const uint4* q, int pieces, float* out, 
             }
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) sum[r] += scale_of(s, 2 * j) * low[r] + scale_of(s, 2 * j + 1) * high[r];
+        for (int r = 0; r < ROWS; r++)
+            sum[r] += scale_of(s, 2 * j) * low[r] + scale_of(s, 2 * j + 1) * high[r];
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) out[r * pitch] = with_min(head.x, sum[r], min_sum(q[r * pieces + 16], s));
@@ -153,7 +160,8 @@ INLINE u32 spread(u32 bits) { return (bits & 15) * 0x02040810u & 0x10101010u; } 
 
 template <int FORMAT>
 struct Form32 {  // pieces of 16 bytes before the codes, and what is there
-    static constexpr bool OFFSET = FORMAT == Q4_1 || FORMAT == Q5_1, FIFTHS = FORMAT == Q5_0 || FORMAT == Q5_1;
+    static constexpr bool OFFSET = FORMAT == Q4_1 || FORMAT == Q5_1,
+                          FIFTHS = FORMAT == Q5_0 || FORMAT == Q5_1;
     static constexpr int HEAD = 1 + OFFSET + 2 * FIFTHS;
     static constexpr int CENTRE = FORMAT == Q4_0 ? 8 : FORMAT == Q5_0 ? 16 : 0;
 };
@@ -171,7 +179,8 @@ INLINE void unpack_32(const uint4* group, int j, uint4& low, uint4& high) {
     if (Form::FIFTHS) {
         u32 h = ((const u32*)(group + Form::HEAD - 2))[j];
         low.x |= spread(h), low.y |= spread(h >> 4), low.z |= spread(h >> 8), low.w |= spread(h >> 12);
-        high.x |= spread(h >> 16), high.y |= spread(h >> 20), high.z |= spread(h >> 24), high.w |= spread(h >> 28);
+        high.x |= spread(h >> 16), high.y |= spread(h >> 20), high.z |= spread(h >> 24),
+            high.w |= spread(h >> 28);
     }
 }
 
@@ -209,14 +218,16 @@ INLINE void terms_32(const uint4* group, const uint4* q, int pieces, float* out,
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if constexpr (WIDE == 4) ((float4*)(out + r * pitch))[part] = make_float4(t[r][0], t[r][1], t[r][2], t[r][3]);
+            if constexpr (WIDE == 4)
+                ((float4*)(out + r * pitch))[part] = make_float4(t[r][0], t[r][1], t[r][2], t[r][3]);
             else ((float2*)(out + r * pitch))[part] = make_float2(t[r][0], t[r][1]);
         }
     }
 }
 
 // --- the grid of float weights ---
-// Σ n_w · n_x of 128 elements for ROWS rows, `pieces` · 16 bytes apart. Lanes of one bank start at different pieces.
+// Σ n_w · n_x of 128 elements for ROWS rows, `pieces` · 16 bytes apart. Lanes of one bank start at
+// different pieces.
 template <int ROWS>
 INLINE void dots_grid(const uint4* w, const uint4* x, int pieces, int turn, int (&dots)[ROWS]) {
     int low[ROWS] = {}, high[ROWS] = {};

@@ -1,10 +1,11 @@
 // A weight's file bytes into its place: the layouts of blocks.cuh. Inside library.cu, after blocks.cuh.
 //
-// place_q4_0 … place_q6_k   one thread a 4-byte word of the layout: grid ceil(rows·groups·group_bytes/4 / 256), block 256
+// place_q4_0 … place_q6_k   one thread a word of the layout: grid ceil(rows·groups·group_bytes/4 / 256), block 256
 // place_f32, place_f16, place_bf16   one warp a block of 128: grid ceil(rows·ceil(K/128) / 8), block 256
-// No dynamic shared memory. `from` holds the file's rows of `outputs` outputs from `first` on; `rows` ≥ outputs counts
-// the outputs to write, those beyond `outputs` as zeros. A scale or float weight that is not finite reports its output.
-// Bytes to write must stay below 2^33 a launch (words are counted in 32 bits).
+// No dynamic shared memory. `from` holds the file's rows of `outputs` outputs from `first` on; `rows` ≥
+// outputs counts the outputs to write, those beyond `outputs` as zeros. A scale or float weight that is
+// not finite reports its output. Bytes to write must stay below 2^33 a launch (words are counted in 32
+// bits).
 #pragma once
 
 struct Place {
@@ -48,7 +49,8 @@ INLINE void place_k(const Place& a) {
     Spot s = spot_of(a, BYTES / 4);
     if (!s.inside) return;
     u32 w = 0;
-    if (s.present) w = ((const u32*)a.from)[((i64)s.row * (a.width / GROUP) + s.group) * (BYTES / 4) + s.word];
+    if (s.present)
+        w = ((const u32*)a.from)[((i64)s.row * (a.width / GROUP) + s.group) * (BYTES / 4) + s.word];
     if (s.word == 0) checked_halves(a, s, w);
     *target_of(a, s, BYTES / 4) = w;
 }
@@ -72,7 +74,8 @@ template <int FORMAT>
 INLINE void place_32(const Place& a) {
     using Form = Form32<FORMAT>;
     constexpr int CODES = FORMAT == Q8_0 ? 32 : 16, M = 2, FIFTHS = 2 + 2 * Form::OFFSET;
-    constexpr int BLOCK = FIFTHS + 4 * Form::FIFTHS, BYTES = BLOCK + CODES, WORDS = 4 * Form::HEAD + 2 * CODES;
+    constexpr int BLOCK = FIFTHS + 4 * Form::FIFTHS, BYTES = BLOCK + CODES,
+                  WORDS = 4 * Form::HEAD + 2 * CODES;
     Spot s = spot_of(a, WORDS);
     if (!s.inside) return;
     int blocks = s.present ? a.width / 32 : 0;
