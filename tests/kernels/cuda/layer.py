@@ -41,7 +41,7 @@ TEXTS = (
     "attention_prefill.cuh",
     "attention_wide.cuh",
 )
-PREFILL_BYTES = {64: 83712, 128: 100096, 256: 100096}
+PREFILL_BYTES = {64: 84224, 128: 100608, 256: 100608}
 WIDE_BYTES = {64: 101696, 128: 200000}
 COMBINE_BYTES = 77872
 
@@ -93,10 +93,10 @@ class Layer:
         return self.address(k_cache=self.k, v_cache=self.v, v_steps=self.v_steps)
 
     def sizes(self):
-        return dict(kv_heads=self.kv_heads, dim=self.dim, capacity=self.capacity)
+        return {"kv_heads": self.kv_heads, "dim": self.dim, "capacity": self.capacity}
 
     def faults(self):
-        return dict(word=self.fault.ctypes.data, entry=5)
+        return {"word": self.fault.ctypes.data, "entry": 5}
 
     def append(self, k, v, positions, slots, spare=0):
         """Store rows f32 `[rows, kv heads * dim]`; `spare` more blocks than rows."""
@@ -125,13 +125,13 @@ class Layer:
 
     def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
         """Rows f32 `[rows, heads * dim]` by `route` "decode", "prefill" or "wide"."""
-        kept, step = self.step(positions, slots)
+        _kept, step = self.step(positions, slots)
         rows, parts = len(q) + spare, -(-self.dim // 32)
         q, out = device(q), poisoned(q.shape, np.float32)
         gate = None if gate is None else device(gate)
         tile_out = poisoned((rows, self.heads, parts, self.places(), 32), np.float32)
         tile_sums = poisoned((rows, self.heads, self.places(), 4), np.int32)
-        arrays = dict(q=q, out=out, k=self.k, v=self.v, v_steps=self.v_steps)
+        arrays = {"q": q, "out": out, "k": self.k, "v": self.v, "v_steps": self.v_steps}
         argument = Attend(
             **self.address(**arrays, tile_out=tile_out, tile_sums=tile_sums),
             gate=None if gate is None else gate.ctypes.data,

@@ -13,6 +13,7 @@ _TEXTS = (
     (("sm_80", "sm_90a"), "kv.cuh", ()),
     (("sm_80", "sm_90a"), "attention_decode.cuh", ("kv.cuh",)),
     (("sm_80", "sm_90a"), "attention_prefill.cuh", ("kv.cuh",)),
+    (("sm_90a",), "attention_wide.cuh", ("kv.cuh",)),
     (("sm_90a",), "rows.cuh", ()),
     (("sm_90a",), "heads.cuh", ("rows.cuh",)),
     (("sm_90a",), "embed.cuh", ("rows.cuh",)),

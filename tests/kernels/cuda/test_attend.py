@@ -127,7 +127,7 @@ def test_slots_do_not_meet(shim, rng, seed, route, window):
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(("heads", "kv", "dim"), [(9, 3, 64), (16, 1, 128), (2, 1, 256)])
 def test_scores_far_apart(shim, rng, route, heads, kv, dim):
-    """Weights vanish, shifts are cut, z acts: in some rows of a step and not in their neighbours."""
+    """Weights vanish, shifts are cut, z acts: in some rows and not in their neighbours."""
     layer = Layer(shim, heads, kv, dim, context=512, chunk=512)
     q, k, v = rows_of(rng, 500, layer)
     tile = np.arange(500)[:, None] // 128

@@ -2,8 +2,8 @@
 // and acc are the very chain that decode_combine walks.
 //
 // prefill_64, _128, _256 (the least that holds dim): any card. Grid (ceil(most rows / queries), units,
-//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 83,712, 100,096 and
-//            100,096; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
+//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 84,224, 100,608 and
+//            100,608; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
 //            max(1, 16 / ratio) in whole numbers.
 //            reads q, gate, the cache, v_steps; writes out. A score beyond 2^22 is reported.
 //
@@ -32,6 +32,7 @@ struct Prefill {
     u8 q[2][Q_BYTES];
     i8 steps[STEP_SLOTS][TILE];
     Pair pair[PREFILL_WARPS * ROWS];
+    int next[PREFILL_THREADS];  // first row of the next run: a register less
     float scale[PREFILL_WARPS * ROWS];  // c·2^eq
 };
 
@@ -115,12 +116,9 @@ INLINE void place_rows(const Attend& a, Memory& mem, const Share& s, const Run& 
         Pair p = pair_of(a, s, run, warp, r);
         int at = warp * ROWS + r;
         auto put_here = [&](int x, u16 high, u16 low) { put(at, x, high, low); };
-        float mine = 0.0f;
-        if (p.row >= 0) {
-            mine = place_query<HEAD>(a.q + ((size_t)p.row * a.heads + p.head) * a.dim, a, lane, put_here);
-        } else {
-            for (int x = lane; x < HEAD; x += 32) put_here(x, 0, 0);
-        }
+        float v[HEAD / 32];
+        load_query<HEAD>(v, a.q + ((size_t)p.row * a.heads + p.head) * a.dim, p.row >= 0, a, lane);
+        float mine = place_query<HEAD>(v, a, lane, put_here);
         if (lane == 0) mem.pair[at] = p, mem.scale[at] = mine;
     }
     __syncwarp();
@@ -208,19 +206,19 @@ INLINE void weigh_tile(const float (&y)[64], const i8* steps, Weights& w, u32 (&
         }
     pairs += unknown((u32)t);  // read anew
 #pragma unroll
-    for (int i = 0; i < 64; i += 2) {
-        int r = i >> 1 & 1;
-        u32 pair = pairs[i / 4 * 4];
-        float h[2], l[2];
+    for (int i = 0; i < 64; i += 4) {
+        u32 pair = pairs[i];
+        int ev[2] = {step_of_pair(pair, 0), step_of_pair(pair, 1)};
+        float unit[2] = {pow2(-15 - ev[0]), pow2(-15 - ev[1])};
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            int ev = step_of_pair(pair, j);
-            float unit = pow2(-15 - ev);
-            weigh(y[i + j], 147 - (int)top_n[r], 139 + ev - (int)top_m[r], h[j], l[j], sum[r]);
-            h[j] = mul1(h[j], unit), l[j] = mul1(l[j], unit);
+        for (int r = 0; r < 2; r++) {
+            float h[2], l[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                weigh(y[i + 2 * r + j], 147 - (int)top_n[r], 139 + ev[j] - (int)top_m[r], unit[j], h[j], l[j], sum[r]);
+            w.high[i / 2 + r] = float_to_half2(h[0], h[1]);
+            w.low[i / 2 + r] = float_to_half2(l[0], l[1]);
         }
-        w.high[i / 2] = float_to_half2(h[0], h[1]);
-        w.low[i / 2] = float_to_half2(l[0], l[1]);
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -303,8 +301,9 @@ INLINE void write_rows(const Attend& a, const float (&acc)[COUNT], const State (
 }
 
 template <int HEAD>
-INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share, const Run& run) {
+INLINE int prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share, const Run& run) {
     using P = Prefill<HEAD>;
+    mem.next[threadIdx.x] = run.to;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, t = lane & 3, use = 0;
     int plane = (a.step.slots[run.from] * a.kv_heads + share.kv_head) * a.capacity;
     PrefillFeed next = {run.first, run.last, 0, plane};
@@ -344,6 +343,7 @@ INLINE void prefill_run(const Attend& a, Prefill<HEAD>& mem, const Share& share,
     write_rows(a, acc, state, rows, (int)blockIdx.z * P::OUT, t);
     copy_wait<0>();
     __syncthreads();  // the ring is free for the next run
+    return mem.next[threadIdx.x];
 }
 
 template <int HEAD>
@@ -354,9 +354,7 @@ INLINE void prefill(const Attend& a, u8* shared) {
     previous_kernel_done();
     int limit = min(*a.step.count, first_row(share) + share.warps * share.each);
     for (int from = first_row(share); from < limit;) {
-        Run run = run_at(a, from, limit);
-        prefill_run(a, mem, share, run);
-        from = run.to;
+        from = prefill_run(a, mem, share, run_at(a, from, limit));
     }
 }
 }  // namespace attention
