@@ -27,9 +27,10 @@ ROWS = (
 )  # fmt: skip
 PROJECT = (
     "quantise_256", "quantise_32", "grid_rows",
+    "norm_quantise_256", "norm_quantise_32", "norm_grid_rows",
     *(f"place_{name}" for name in (*QUANTISED, *FLOATS)),
-    *(f"matvec_{form}_{rows}" for form in ("256", "32", "grid") for rows in (1, 2, 4)),
 )  # fmt: skip
+MATVEC = ("1_plain", "1_norm", "1_norm_gated", "1_norm_logits", "1", "4")
 ATTENTION = (
     "kv_append", "kv_import", "kv_export", "decode_combine",
     *(f"{name}_{head}" for name in ("decode_tiles", "prefill") for head in (64, 128, 256)),
@@ -43,8 +44,18 @@ UNITS: Mapping[str, Unit] = MappingProxyType(
     {
         "rows": Unit("rows.cu", ROWS),
         "project": Unit("project.cu", PROJECT),
+        **{
+            f"matvec_{form}": Unit(
+                f"matvec_{form}.cu", tuple(f"matvec_{form}_{kind}" for kind in MATVEC)
+            )
+            for form in ("q4k", "256", "32", "grid")
+        },
+        "batch": Unit("batch.cu", ("batch_256", "batch_32", "batch_grid")),
         "attention": Unit("attention.cu", ATTENTION),
         "gemm": Unit("gemm.cu", GEMM),
+        "attention90": Unit(
+            "attention90.cu", ("prefill_wide_64", "prefill_wide_128"), ("sm_90a",)
+        ),
         "gemm90": Unit("gemm90.cu", ("gemm_wide", "gemm_gated"), ("sm_90a",)),
     }
 )

@@ -18,7 +18,7 @@ STAGES = {
     BlockType.Q4_K: (128, 37120),
     BlockType.Q5_K: (128, 41216),
     BlockType.Q6_K: (128, 45312),
-    BlockType.Q8_0: (64, 37888),
+    BlockType.Q8_0: (128, 27648),
     BlockType.Q4_0: (128, 38912),
     BlockType.Q4_1: (128, 43008),
     BlockType.Q5_0: (128, 43008),

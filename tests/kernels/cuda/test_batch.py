@@ -71,6 +71,19 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
         assert word == NO_FAULT
 
 
+def test_largest_sums_of_the_grid(shim):
+    """2047 · 8191 · 128, the largest integer that a block of a projection holds."""
+    signs = np.array([[1, 1], [1, -1], [-1, -1]], np.float32)
+    x, w = np.tile(np.float32(8191) * signs, 128), np.tile(np.float32(2047 / 1024) * signs, 128)
+    raw = w.astype(np.float16).view(np.uint8)
+    want = oracle.project(x, BlockType.F16, raw)
+    assert abs(want).max() == 2047 * 8191 / 1024 * 256
+    weight = p.place(shim, BlockType.F16, raw, 256)
+    plan = p.Plan(rows=16, count=3, slice=99)
+    outs, _ = p.project(shim, [weight], ready(shim, "grid", x), plan, batch=True)
+    assert same(outs[0][:3], want)
+
+
 @pytest.mark.parametrize("count", range(1, 17))
 def test_any_number_of_rows(shim, count):
     raw, x, y = data(BlockType.Q4_K, 768, 130)

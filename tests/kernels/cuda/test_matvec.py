@@ -134,6 +134,34 @@ def test_parts_of_several_formats(shim, seed):
             assert word == NO_FAULT
 
 
+WORST = np.float32(8191) * np.array([[1, 1], [1, -1], [-1, -1]], np.float32)
+
+
+def test_largest_sums_of_the_grid(shim):
+    """2047 · 8191 · 128, the largest integer that a block of a projection holds."""
+    x = np.tile(WORST, 128)
+    raw = (x[:, :256] / np.float32(8191) * np.float32(2047 / 1024)).astype(np.float16)
+    want = oracle.project(x, BlockType.F16, raw.view(np.uint8))
+    assert abs(want).max() == 2047 * 8191 / 1024 * 256
+    weight = p.place(shim, BlockType.F16, raw.view(np.uint8), 256)
+    for row, expected in zip(x, want, strict=True):
+        outs, _ = p.project(shim, [weight], p.source_of(device(row[None])), p.Plan())
+        assert same(outs[0][0], expected)
+
+
+def test_looks_ahead_within_the_bounds(shim):
+    """What the next kernel reads is asked for inside its bytes, whatever the slices."""
+    raw, x, y = data(BlockType.Q4_K, 768, 130)
+    weight = p.place(shim, BlockType.Q4_K, raw, 768)
+    source = p.source_of(device(x[:1]))
+    for grid, each in ((1, 1 << 30), (3, 1 << 30), (5, 4096), (200, 4096)):
+        sizes = (weight.codes.nbytes, 1024, 128, 0)
+        ahead = tuple(p.Ahead(p.address(weight.codes), size, each) for size in sizes)
+        plan = p.Plan(grid=grid, warps=3)
+        outs, _ = p.project(shim, [weight], source, plan, ahead=(p.Ahead * 4)(*ahead))
+        assert same(outs[0], y[:1])
+
+
 WIDE = {"256": 768, "32": 1056, "grid": 1160}
 KINDS = {"256": BlockType.Q6_K, "32": BlockType.Q4_1, "grid": BlockType.BF16}
 FAMILIES = tuple(WIDE)

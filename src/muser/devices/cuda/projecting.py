@@ -20,6 +20,7 @@ from muser.kv import round_up
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 GRID_BYTES = 2 * GRID_BLOCK
 MOST_FEW = 4  # rows that go through weights without matrix units
+MOST_BATCHED = 16
 CODES_BYTES = 272  # of 256 elements of a quantised row
 RESERVED = 1024 + 6 * 1024  # of shared memory: the system's, and the kernels' own variables
 FORMS: Mapping[int, str] = MappingProxyType({256: "256", 32: "32", GRID_BLOCK: "grid"})
@@ -105,8 +106,8 @@ def _matvec(
     source: Source,
     after: After,
 ) -> None:
-    rows = 1 if low.bucket == "1" else MOST_FEW
-    if rows > 1:
+    rows = {"1": 1, "4": MOST_FEW}.get(low.bucket, MOST_BATCHED)
+    if rows > 1 or SEPARATE:
         source = quantised(low, op, block, source)
     args = Matvec(source=source, faults=low.step.back, count=low.count_at)
     filler = NUMBERS[members[0].placed.layout.type]
@@ -123,17 +124,36 @@ def _matvec(
             NUMBERS[layout.type],
         )
     _finish(low, args, after)
-    shape = _matvec_shape(low, block, members, source, rows)
-    args.stages, args.stage_bytes = shape.stages, 32 * shape.pitch
+    if rows == MOST_BATCHED:
+        shape = batch_shape(low, block, members, after.gate is not None)
+        name = f"batch_{FORMS[block]}"
+        args.slice, args.pass_tiles = shape.slice, shape.tiles
+    else:
+        shape = _matvec_shape(low, block, members, source, rows)
+        name = _kernel(block, members, source, rows, args.epilogue)
+    args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
     low.launch(
-        f"matvec_{FORMS[block]}_{rows}",
+        name,
         (shape.grid,),
-        32 * (shape.warps + rows),
+        shape.threads,
         args,
         shared=shape.shared,
         served=types_of(members),
         tensors=tuple(member.placed.name for member in members),
     )
+
+
+SEPARATE = True
+ALONE = False
+
+
+def _kernel(block: int, members: Sequence[Member], source: Source, rows: int, epilogue: int) -> str:
+    alone = ALONE and {member.placed.layout.type for member in members} == {BlockType.Q4_K}
+    name = f"matvec_{'q4k' if alone else FORMS[block]}_{rows}"
+    if source.kind == READY:
+        return name
+    kind = "_plain" if source.kind == PLAIN else "_norm"
+    return name + kind + ("", "_gated", "_gated", "_logits")[epilogue]
 
 
 def types_of(members: Iterable[Member]) -> tuple[str, ...]:
@@ -166,35 +186,35 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
         )
     )
     size = 2 * span if block == GRID_BLOCK else span // 256 * CODES_BYTES
-    codes = low.shared.room(f"codes {block}", max(low.rows, MOST_FEW) * size)
-    scales = low.shared.room(f"scales {block}", 4 * max(low.rows, MOST_FEW) * (span // share))
+    codes = low.shared.room(f"codes {block}", max(low.rows, MOST_BATCHED) * size)
+    scales = low.shared.room(f"scales {block}", 4 * max(low.rows, MOST_BATCHED) * (span // share))
     low.entry_of(f"{op.source} in blocks of {block}")
     args = Quantise(source, codes, scales, low.count_at, low.step.back)
     shared = 0 if source.kind == PLAIN else 4 * width
-    low.launch(QUANTISERS[block], (low.rows,), 512, args, shared=shared)
+    name = QUANTISERS[block] if source.kind == PLAIN else f"norm_{QUANTISERS[block]}"
+    low.launch(name, (low.rows,), 512, args, shared=shared)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class Form:
+    """A launch of `matvec.cuh` or `batch.cuh`: what their texts call stages, slice and pass."""
+
     grid: int
-    warps: int
+    threads: int
     stages: int
-    pitch: int
+    stage_bytes: int
     shared: int
+    slice: int = 0
+    tiles: int = 0
 
 
 def _matvec_shape(
     low: Lowering, block: int, members: Sequence[Member], source: Source, rows: int
-) -> _Shape:
+) -> Form:
     """The most bytes under way that fit into shared memory (`matvec.cuh` has the formula)."""
-    pitches = [group_bytes(member.placed.layout.type) for member in members]
-    outputs = [member.placed.layout.outputs for member in members]
+    grid, most, pitches = _shares(low, members)
     units = members[0].placed.layout.groups
-    total = sum(count * pitch // 16 for count, pitch in zip(outputs, pitches, strict=True))
-    grid = min(low.processors, max(1, min(sum(outputs), total)))
-    share = -(-total // grid)
-    most = -(-share // (min(pitches) // 16)) + 4
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     blocks = 8 * units if block == 32 else units
     fixed = rows * units * row + rows * 4 * round_up(blocks, 4)
@@ -207,7 +227,56 @@ def _matvec_shape(
         shared = ring + fixed + max(made, 2 * rows * window + 4 * rows * most)
         if shared <= room and 32 * (warps + rows) >= (256 if made else 0):
             break
-    return _Shape(grid, warps, stages, max(pitches), shared)
+    return Form(grid, 32 * (warps + rows), stages, 32 * max(pitches), shared)
+
+
+def _shares(low: Lowering, members: Sequence[Member]) -> tuple[int, int, list[int]]:
+    """Thread blocks, the most outputs of one of them, and each weight's bytes of a group."""
+    pitches = [group_bytes(member.placed.layout.type) for member in members]
+    outputs = [member.placed.layout.outputs for member in members]
+    total = sum(count * pitch // 16 for count, pitch in zip(outputs, pitches, strict=True))
+    grid = min(low.processors, max(1, min(sum(outputs), total)))
+    share = -(-total // grid)
+    return grid, -(-share // (min(pitches) // 16)) + 4, pitches
+
+
+JOBS: Mapping[int, tuple[int, int]] = MappingProxyType(
+    {256: (2, 15), 32: (1, 11), GRID_BLOCK: (2, 11)}
+)
+"""Of a batch: units of a job, and warps that multiply."""
+
+
+def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: bool) -> Form:
+    """Stages, slices and passes that fit into shared memory (`batch.cuh` has the formula)."""
+    grid, most, pitches = _shares(low, members)
+    units = members[0].placed.layout.groups
+    job, warps = JOBS[block]
+    row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
+    whole = round_up(units, job)
+    stage = 16 * _pitch(block, job * max(pitches))
+    scales = 64 * (8 * units if block == 32 else units)
+    tiles = min(252, round_up(-(-most // 16) + len(members), 4))
+    room = low.shared.card.facts.shared - RESERVED - scales - (64 * most if gated else 0)
+    choices = (
+        (stages, cut, part)
+        for stages in (2, 1)
+        for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4))
+        for cut in dict.fromkeys((whole, min(whole, 16), min(whole, 8), min(whole, 4), job))
+    )
+    for stages, cut, part in choices:
+        copies = 2 if cut < units else 1
+        need = warps * stages * stage + copies * 16 * _pitch(block, cut * row) + 1028 * part
+        if need <= room:
+            break
+    shared = need + scales + (64 * most if gated else 0)
+    return Form(grid, 32 * (warps + 1), stages, stage, shared, cut, part)
+
+
+def _pitch(block: int, size: int) -> int:
+    """Bytes of a row in shared memory, such that rows do not meet in a bank."""
+    unit = 64 if block == GRID_BLOCK else 32
+    count = -(-size // unit)
+    return unit * (count + 1 - count % 2)
 
 
 AHEAD_BYTES = 16 << 20

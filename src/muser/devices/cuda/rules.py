@@ -32,7 +32,7 @@ from muser.graph import (
     writes_of,
 )
 
-FEW = ("1", "4")
+FEW = ("1", "4", "16")
 """Row buckets whose projections do what stands around them too."""
 
 

@@ -166,6 +166,8 @@ class Matvec(ctypes.Structure):
         ("epilogue", Int),
         ("stages", Int),
         ("stage_bytes", Int),
+        ("slice", Int),
+        ("pass_tiles", Int),
     )
 
 

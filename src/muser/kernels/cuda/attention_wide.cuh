@@ -8,7 +8,7 @@
 // Two warpgroups have 64 rows (query × head pairs) each; the first one of the block feeds K and V. The two
 // take turns: one uses the matrix unit (P·V of a tile, then q·K of the next) while the other weighs.
 #pragma once
-#include "attention_prefill.cuh"
+#include "attention_many.cuh"
 
 #ifdef HAS_WARPGROUPS
 namespace attention {

@@ -3,7 +3,7 @@
 //
 // batch_256, batch_32, batch_grid(Matvec): K-quants, 32-blocks, floats
 //     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·(W + 1) ≤ 512 (batch_32, batch_grid: 384): W warps that multiply, one that fetches the rows
+//     block  32·(W + 1) ≤ 512 (batch_32, batch_grid, and all of them on sm_80: 384): W warps that multiply, one that fetches the rows
 //     dynamic shared bytes, with C = 2 groups (batch_32: 1; batch_grid: 2 units of 128) a job, S = a.slice units of the
 //       rows at a time (a multiple of C; all of them or fewer), P = a.pass tiles at a time (a multiple of 4, at most 252;
 //       slices·passes and jobs of a tile times passes below 65,536),
@@ -237,12 +237,9 @@ struct Job {
     int part, first, outputs;  // at most 16 outputs of a part
     int round, index;          // which fetch of the rows; how many jobs of its slot come before
 };
-struct Packed {
-    u32 v[3];
-};
 template <typename Form>
-INLINE Packed packed_job(const Shares& s, const Batch& b, int j) {
-    if (j >= b.jobs) return {{0, 0, 0}};
+INLINE uint4 packed_job(const Shares& s, const Batch& b, int j) {
+    if (j >= b.jobs) return make_uint4(0, 0, 0, 0);
     int total = (b.slices - 1) * b.spans + b.last_spans, pass = min(j / (b.pass * total), b.passes - 1);
     int rest = j - pass * b.pass * total, tiles = min(b.pass, b.tiles - pass * b.pass);
     int slice = min(rest / (tiles * b.spans), b.slices - 1), spans = slice == b.slices - 1 ? b.last_spans : b.spans;
@@ -253,37 +250,27 @@ INLINE Packed packed_job(const Shares& s, const Batch& b, int j) {
     int unit = slice * b.slice + span * Form::SPAN, count = min(Form::SPAN, min((slice + 1) * b.slice, b.units) - unit);
     int part = part_of_chunk(s, tile), from = (tile - s.ranges[part].chunk) * TILE_OUTPUTS;
     int outputs = min(TILE_OUTPUTS, s.ranges[part].count - from), round = b.slices == 1 ? 0 : pass * b.slices + slice;
-    return {{(u32)unit | (u32)slot << 16 | (u32)count << 24 | (u32)(outputs - 1) << 26,
-             (u32)round | (u32)index << 16, (u32)(s.ranges[part].first + from) | (u32)part << 30}};
+    return make_uint4((u32)unit | (u32)slot << 16 | (u32)count << 24 | (u32)(outputs - 1) << 26,
+                      (u32)round | (u32)index << 16, (u32)(s.ranges[part].first + from) | (u32)part << 30, 0);
 }
-// The next 64 jobs of a warp: each lane has worked out two.
-template <typename Form>
-struct Window {
-    Packed now, next;
-    int base, warp, warps;
+// The next jobs of each warp, worked out sixteen at a time.
+constexpr int KNOWN = 32;
+__shared__ __align__(16) uint4 known_jobs[MOST_WARPS * KNOWN];
 
-    __device__ void start(const Shares& s, const Batch& b, int first, int step) {
-        base = 0, warp = first, warps = step;
-        now = fill(s, b, 0), next = fill(s, b, 32);
-    }
-    __device__ Packed fill(const Shares& s, const Batch& b, int i) const {
-        return packed_job<Form>(s, b, warp + (i + (int)threadIdx.x % 32) * warps);
-    }
-    __device__ void move_to(const Shares& s, const Batch& b, int i) {  // job i will be asked for, and 32 behind it
-        if (i < base + 32) return;
-        base += 32, now = next, next = fill(s, b, base + 32);
-    }
-    __device__ Job at(int i) const {
-        Packed p;
-#pragma unroll
-        for (int k = 0; k < 3; k++) p.v[k] = __shfl_sync(~0u, i < base + 32 ? now.v[k] : next.v[k], i - base & 31);
-        Job r;
-        r.unit = (int)(p.v[0] & 0xffff), r.slot = (int)(p.v[0] >> 16 & 255), r.count = (int)(p.v[0] >> 24 & 3);
-        r.outputs = (int)(p.v[0] >> 26 & 15) + 1, r.round = (int)(p.v[1] & 0xffff), r.index = (int)(p.v[1] >> 16);
-        r.first = (int)(p.v[2] & 0x3fffffff), r.part = (int)(p.v[2] >> 30);
-        return r;
-    }
-};
+template <typename Form>
+INLINE void know_jobs(const Shares& s, const Batch& b, int from) {  // jobs from … from + 15 of this warp
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, i = from + threadIdx.x % 16;
+    if (threadIdx.x % 32 < 16) known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(s, b, warp + i * warps);
+    __syncwarp();
+}
+INLINE Job job_at(int i) {
+    uint4 p = known_jobs[threadIdx.x / 32 * KNOWN + i % KNOWN];
+    Job r;
+    r.unit = (int)(p.x & 0xffff), r.slot = (int)(p.x >> 16 & 255), r.count = (int)(p.x >> 24 & 3);
+    r.outputs = (int)(p.x >> 26 & 15) + 1, r.round = (int)(p.y & 0xffff), r.index = (int)(p.y >> 16);
+    r.first = (int)(p.z & 0x3fffffff), r.part = (int)(p.z >> 30);
+    return r;
+}
 
 // A job's weights into a stage; a group of copies even where there is no job, so that they can be counted.
 template <typename Form>
@@ -436,17 +423,17 @@ INLINE void next_round(int& round) {
 }
 
 template <typename Form>
-INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, Window<Form>& window, u8* ring, int n, bool gated) {
+INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, u8* ring, int n, bool gated) {
     Spot16 spot = spot16();
     int round = 0, stage = 0;
-    Job job = window.at(0);
-    Planes next = planes_of<Form>(a, b, job);
+    Planes next = planes_of<Form>(a, b, job_at(0));
     barrier_wait(rows_full, 0);
-    for (int i = 0; job.count; i++) {
+    for (int i = 0;; i++) {
+        Job job = job_at(i);
+        if (job.count == 0) break;
         Planes planes = next;
-        window.move_to(s, b, i);
-        Job later = window.at(i + 1);
-        next = planes_of<Form>(a, b, later);
+        if (i % 16 == 0) know_jobs<Form>(s, b, i + 16);
+        next = planes_of<Form>(a, b, job_at(i + 1));
         while (round < job.round) next_round(round);
         int format = a.parts[job.part].format, bytes = group_bytes(format), pitch = padded<Form>(Form::SPAN * bytes);
         int slice = b.slices == 1 ? 0 : job.unit / b.slice * b.slice;
@@ -464,12 +451,10 @@ INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, Window<Fo
             tile_terms(Form(), format, o, spot.pair, t + 8 * Form::BLOCKS * k);
         }
         __syncwarp();
-        Job far = window.at(i + a.stages);
-        request_tile<Form>(a, b, far, here);
-        if (far.count == 0 && (i == 0 || window.at(i + a.stages - 1).count)) look_ahead(a, window.warp, window.warps);
-        hand_on<Form>(a, s, b, job, t, planes, n, gated);
+        request_tile<Form>(a, b, job_at(i + a.stages), here);
+        if (job_at(i + a.stages).count == 0 && (i == 0 || job_at(i + a.stages - 1).count)) look_ahead(a, threadIdx.x / 32, blockDim.x / 32 - 1);
+        hand_on<Form>(a, s, b, job_at(i), t, planes, n, gated);
         if (++stage == a.stages) stage = 0;
-        job = later;
     }
     while (round < b.rounds - 1) next_round(round);
     copy_wait<0>();
@@ -498,10 +483,9 @@ INLINE void batch(const Matvec& a) {
     Batch b = batch_of<Form>(a, shares, shared, warps);
     for (int i = threadIdx.x; i < b.pass; i += blockDim.x) b.turn[i] = 0;
     u8* ring = b.ring + warp * a.stages * a.stage_bytes;
-    Window<Form> window;
     if (warp < warps) {
-        window.start(shares, b, warp, warps);
-        for (int i = 0; i < a.stages; i++) request_tile<Form>(a, b, window.at(i), ring + i * a.stage_bytes);
+        know_jobs<Form>(shares, b, 0);
+        for (int i = 0; i < a.stages; i++) request_tile<Form>(a, b, job_at(i), ring + i * a.stage_bytes);
     }
     previous_kernel_done();
     int n = min(*a.count, 16), blocks = b.units * Form::BLOCKS;
@@ -512,12 +496,17 @@ INLINE void batch(const Matvec& a) {
     __syncthreads();
     bool gated = a.epilogue == OUT_SILU || a.epilogue == OUT_GELU;
     if (warp == warps) fetch_slices<Form>(a, b, n);
-    else multiply<Form>(a, shares, b, window, ring, n, gated);
+    else multiply<Form>(a, shares, b, ring, n, gated);
     if (!gated) return;
     __syncthreads();
     write_gated(a, shares, b.totals, n);
 }
 
-KERNEL BOUNDS(512, 1) batch_256(const __grid_constant__ Matvec a) { batch<B256>(a); }
+#ifdef HAS_BULK
+constexpr int MOST_THREADS = 512;
+#else
+constexpr int MOST_THREADS = 384;  // of sm_80's compiler, which spills below 168 registers
+#endif
+KERNEL BOUNDS(MOST_THREADS, 1) batch_256(const __grid_constant__ Matvec a) { batch<B256>(a); }
 KERNEL BOUNDS(384, 1) batch_32(const __grid_constant__ Matvec a) { batch<B32>(a); }
 KERNEL BOUNDS(384, 1) batch_grid(const __grid_constant__ Matvec a) { batch<BGrid>(a); }

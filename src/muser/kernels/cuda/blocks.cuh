@@ -60,7 +60,7 @@ INLINE Scales read_scales(u32 w0, u32 w1, u32 w2) {
     s.min[1] = (w2 >> 4 & 0x0f0f0f0fu) | (w1 >> 2 & 0x30303030u);
     return s;
 }
-INLINE int scale_of(const Scales& s, int i) { return (int)(s.scale[i >> 2] >> (8 * (i & 3)) & 255); }
+INLINE int scale_of(const Scales& s, int i) { return (int)__byte_perm(s.scale[i >> 2], 0, 0x4440 + (i & 3)); }
 
 INLINE int min_sum(const uint4& sums, const Scales& s) {  // Σ m · (sum of 32 codes)
     int total = __dp2a_lo((int)sums.x, (int)s.min[0], 0);

@@ -6,7 +6,7 @@
 //     out = rows of up to four weights of one format that read the same rows
 //     grid (2 · ceil(chunk / 128), Σ over parts of ceil(outputs / W)), block 2·W, shared 2 · S bytes
 //     W outputs a block and bytes S of a stage:
-//       q4_k 128, 37,120   q5_k 128, 41,216   q6_k 128, 45,312   q8_0 64, 37,888   q4_0 128, 38,912
+//       q4_k 128, 37,120   q5_k 128, 41,216   q6_k 128, 45,312   q8_0 128, 27,648  q4_0 128, 38,912
 //       q4_1 128, 43,008   q5_0 128, 43,008   q5_1 128, 47,104   grid 64, 35,072
 //     64 rows a block; blocks of rows beyond *count leave. Weights are read up to a multiple of W outputs.
 #include "planes.cuh"
@@ -46,25 +46,31 @@ INLINE void load_rows(u32 (&b)[4], const Warp& w, u32 codes, int lane, int sixte
 }
 
 // Each thread keeps one address and adds constants to it: registers are scarce.
-// One side of the codes of a tile.
+// One side of one half of the codes of a tile.
 template <int THREADS>
-INLINE void copy_tile(u8* to, const u8* from, int side) {
+INLINE void copy_half(u8* to, const u8* from, int side) {
     to += threadIdx.x * 16, from += side * SIDE * 128 + threadIdx.x * 16;
 #pragma unroll
-    for (int at = 0; at < SIDE_CODES; at += THREADS * 16) copy16(to + at, from + at + at / (SIDE * 128) * (SIDE * 128));
+    for (int at = 0; at < SIDE * 128; at += THREADS * 16) copy16(to + at, from + at);
+}
+template <int THREADS>
+INLINE void copy_tile(u8* to, const u8* from, int side) {
+    copy_half<THREADS>(to, from, side);
+    copy_half<THREADS>(to + SIDE * 128, from + TILE_CODES / 2, side);
 }
 // One side of small planes of 128 rows, at most 128 pieces of 16 bytes, without gaps between them.
 INLINE void copy_planes(u8* to, const u8* from, int side, int planes, int bytes) {
-    int pieces = bytes / 32, plane = threadIdx.x / pieces;
-    if (plane < planes) copy16(to + threadIdx.x * 16, from + (2 * plane + side) * (bytes / 2) + threadIdx.x % pieces * 16);
+    int pieces = bytes / 32, plane = threadIdx.x / pieces, at = threadIdx.x % pieces * 16;
+    if (plane < planes) copy16(to + threadIdx.x * 16, from + (2 * plane + side) * (bytes / 2) + at);
 }
-// One group of a weight for every two threads: `bytes` each, `next` apart in memory, `pitch` apart here.
-INLINE void copy_weights(u8* to, const u8* from, int bytes, size_t next, int pitch) {
+// One group of a weight for every two threads: its first 16 bytes, then those from `skip` bytes further on,
+// `bytes` in all; `next` apart in memory, `pitch` apart here.
+INLINE void copy_weights(u8* to, const u8* from, int bytes, size_t next, int pitch, int skip = 0) {
     int output = threadIdx.x / 2, odd = threadIdx.x & 1;
     to += output * pitch + odd * 16, from += output * next + odd * 16;
 #pragma unroll
     for (int at = 0; at < bytes; at += 32)
-        if (at + 32 <= bytes || odd == 0) copy16(to + at, from + at);
+        if (at + 32 <= bytes || odd == 0) copy16(to + at, from + at + (at + odd > 0 ? skip : 0));
 }
 
 struct Block {
@@ -78,21 +84,23 @@ struct Block {
 // --- K-quants: floats once per group ---
 template <typename P>
 struct GemmK {
-    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = P::MINS ? 1 : 2, TILE_SIZE = TILE_K, BYTES = P::BYTES;
+    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = P::MINS ? 1 : 2, PARTS = 1;
+    static constexpr int TILE_SIZE = TILE_K, BYTES = P::BYTES;
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
-    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side, int) {
         copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + SUMS, tile + TILE_SUMS, side, 2, 2048);
         copy_planes(stage + SCALES, tile + TILE_SCALES, side, 1, 512);
     }
-    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups, int) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, BYTES);
     }
 
     // A half of a block. Q4_K and Q5_K: the codes themselves, times their scale after every step.
-    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
+    static MEMBER void scaled(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w,
+                              int lane) {
         P p;
 #pragma unroll
         for (int step = 0; step < 4; step++) {
@@ -115,7 +123,8 @@ struct GemmK {
 
     // Q6_K, whose scales change within a step: one plane of scale·code.
     template <bool LOW>
-    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w, int lane) {
+    static MEMBER void plane(int (&sum)[8][4], const Rows& rows, int half, u32 codes, const Warp& w,
+                             int lane) {
         P p;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -148,8 +157,8 @@ struct GemmK {
         }
     }
 
-    static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
-                             int lane) {
+    static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, int,
+                             const Warp& w, int lane) {
         int sum[8][4] = {}, first = w.first + w.g;
         const u8* weights = stage + WEIGHTS;
         Rows rows = {weights + first * BYTES, weights + (first + 8) * BYTES};
@@ -187,7 +196,7 @@ struct GemmK {
 
 // --- blocks of 32: floats once per block ---
 struct BlocksQ8 {
-    static constexpr int BYTES = 272, PITCH = 272, OUTPUTS = 64;
+    static constexpr int BYTES = 272, PITCH = 144, PARTS = 2;
     static constexpr bool OFFSET = false;
     static MEMBER void codes(u32 (&a)[4], const Rows& rows, int j, int t) {
 #pragma unroll
@@ -198,7 +207,7 @@ struct BlocksQ8 {
 // Nibbles; FIFTH: where the eight words of fifth bits are, or 0; CENTRE is what codes are less.
 template <int SIZE, int PITCHED, int FIFTH, int CODES, int CENTRE, bool OFFSETS>
 struct BlocksNibbles {
-    static constexpr int BYTES = SIZE, PITCH = PITCHED, OUTPUTS = 128;
+    static constexpr int BYTES = SIZE, PITCH = PITCHED, PARTS = 1;
     static constexpr bool OFFSET = OFFSETS;
     static MEMBER u32 centred(u32 codes) {
         constexpr u32 add = (128u - CENTRE) * 0x01010101u;
@@ -223,29 +232,34 @@ typedef BlocksNibbles<160, 176, 0, 32, 0, true> BlocksQ41;
 typedef BlocksNibbles<176, 176, 16, 48, 16, false> BlocksQ50;
 typedef BlocksNibbles<192, 208, 32, 64, 0, true> BlocksQ51;
 
+// PARTS 2: a stage holds half a group (of Q8_0: all d, then 128 codes).
 template <typename P>
 struct Gemm32 {
-    static constexpr int OUTPUTS = P::OUTPUTS, THREADS = 2 * OUTPUTS, BLOCKS = 512 / THREADS;
+    static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = 2, PARTS = P::PARTS, STEPS = 8 / PARTS;
     static constexpr int TILE_SIZE = TILE_32, BYTES = P::BYTES;
-    static constexpr int SCALES = SIDE_CODES, SUMS = SCALES + 2048, WEIGHTS = SUMS + 2048;
-    static constexpr int STAGE = WEIGHTS + OUTPUTS * P::PITCH;
+    static constexpr int SCALES = SIDE_CODES / PARTS, SUMS = SCALES + STEPS * 256;
+    static constexpr int WEIGHTS = SUMS + (PARTS == 1 ? 2048 : 0), STAGE = WEIGHTS + OUTPUTS * P::PITCH;
+    static_assert(PARTS == 1 || !P::OFFSET, "sums have room in whole groups");
 
-    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
-        copy_tile<THREADS>(stage, tile, side);
-        copy_planes(stage + SCALES, tile + TILE_CODES, side, 8, 512);
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side, int part) {
+        if (PARTS == 1) copy_tile<THREADS>(stage, tile, side);
+        else copy_half<THREADS>(stage, tile + part * (TILE_CODES / 2), side);
+        copy_planes(stage + SCALES, tile + TILE_CODES + part * STEPS * 512, side, STEPS, 512);
         if (P::OFFSET) copy_planes(stage + SUMS, tile + TILE_32_SUMS, side, 8, 512);
     }
-    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
-        copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, P::PITCH);
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups, int part) {
+        if (PARTS == 1) copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, P::PITCH);
+        else copy_weights(stage + WEIGHTS, weights, P::PITCH, (size_t)groups * BYTES, P::PITCH, part * 128);
     }
 
-    static MEMBER void block(Totals& total, const u8* stage, const Rows& rows, int k, const Warp& w, int lane) {
+    static MEMBER void block(Totals& total, const u8* stage, const Rows& rows, int k, int part, const Warp& w,
+                             int lane) {
         u32 a[4], b[4], codes = shared_address(stage) + k / 4 * (SIDE * 128);
         float d[2], m[2];
         P::codes(a, rows, k, w.t);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            d[i] = half_to_float(*(const u16*)(rows[i] + 2 * k));
+            d[i] = half_to_float(*(const u16*)(rows[i] + 2 * (part * STEPS + k)));
             if (P::OFFSET) m[i] = half_to_float(*(const u16*)(rows[i] + 16 + 2 * k));
         }
 #pragma unroll
@@ -254,22 +268,24 @@ struct Gemm32 {
             if (j % 2 == 0) load_rows(b, w, codes, lane, j / 2, k % 4);
             mma_s8_from((int)MAGIC_BITS, c, a, b[j % 2 * 2], b[j % 2 * 2 + 1]);  // |sums| < 2^22
             int at = k * (SIDE / 2) + 4 * j + w.t;
-            float2 s = ((const float2*)(stage + SCALES))[at], sum;
+            float2 s = ((const float2*)(stage + SCALES))[at], sum = {0.0f, 0.0f};
             if (P::OFFSET) sum = ((const float2*)(stage + SUMS))[at];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float f = add1(__int_as_float(c[i]), -MAGIC);
-                float t = P::OFFSET ? fma1(d[i / 2], f, mul1(m[i / 2], i & 1 ? sum.y : sum.x)) : mul1(d[i / 2], f);
+                float own = i & 1 ? sum.y : sum.x;
+                float t = P::OFFSET ? fma1(d[i / 2], f, mul1(m[i / 2], own)) : mul1(d[i / 2], f);
                 total[j][i] = fma1(i & 1 ? s.y : s.x, t, total[j][i]);
             }
         }
     }
 
-    static MEMBER void group(Totals& total, const u8* stage, const Block&, int, int, const Warp& w, int lane) {
+    static MEMBER void group(Totals& total, const u8* stage, const Block&, int, int, int part, const Warp& w,
+                             int lane) {
         const u8* weights = stage + WEIGHTS + (w.first + w.g) * P::PITCH;
         Rows rows = {weights, weights + 8 * P::PITCH};
 #pragma unroll 2
-        for (int k = 0; k < 8; k++) block(total, stage, rows, k, w, lane);
+        for (int k = 0; k < STEPS; k++) block(total, stage, rows, k, part, w, lane);
     }
 };
 
@@ -277,14 +293,15 @@ struct Gemm32 {
 // Σ n_w·n_x = ((Σ H·h · 128 + Σ H·l) · 2 + Σ L·h) · 128 + Σ L·l. The result fits 32 bits; what stands on the
 // way wraps, which does no harm.
 struct GemmGrid {
-    static constexpr int OUTPUTS = 64, THREADS = 128, BLOCKS = 2, TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
+    static constexpr int OUTPUTS = 64, THREADS = 128, BLOCKS = 2, PARTS = 1;
+    static constexpr int TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
     static constexpr int STEPS = SIDE_CODES, WEIGHTS = STEPS + 256, STAGE = WEIGHTS + OUTPUTS * PITCH;
 
-    static MEMBER void copy_rows(u8* stage, const u8* tile, int side) {
+    static MEMBER void copy_rows(u8* stage, const u8* tile, int side, int) {
         copy_tile<THREADS>(stage, tile, side);
         copy_planes(stage + STEPS, tile + TILE_CODES, side, 1, 512);
     }
-    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups) {
+    static MEMBER void copy_codes(u8* stage, const u8* weights, int groups, int) {
         copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
     }
 
@@ -316,8 +333,8 @@ struct GemmGrid {
         for (int i = 0; i < 32; i++) c[i / 4][i % 4] = (int)((u32)c[i / 4][i % 4] << bits);
     }
 
-    static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, const Warp& w,
-                             int lane) {
+    static MEMBER void group(Totals& total, const u8* stage, const Block& block, int groups, int b, int,
+                             const Warp& w, int lane) {
         u32 parts[4][4], codes = shared_address(stage);
         float step[2];
         int c[8][4] = {}, first = w.first + w.g;
@@ -389,24 +406,25 @@ INLINE void gemm_chunk(const ChunkGemm& a, u8* shared) {
     Block block;
     next_kernel_may_start();
     bool working = this_block<F>(a, block);
-    if (working) F::copy_codes(shared, block.weights, a.groups);
+    if (working) F::copy_codes(shared, block.weights, a.groups, 0);
     previous_kernel_done();
     if (!working) return;
     int lane = threadIdx.x % 32;
     Warp w = this_warp(lane, threadIdx.x / 32);
     Totals total = {};
-    F::copy_rows(shared, block.tile, block.side);
+    F::copy_rows(shared, block.tile, block.side, 0);
     copy_commit();
-    for (int b = 0; b < a.groups; b++) {
-        if (b + 1 < a.groups) {
-            u8* stage = shared + (b + 1) % 2 * F::STAGE;
-            F::copy_rows(stage, block.tile + (size_t)(b + 1) * F::TILE_SIZE, block.side);
-            F::copy_codes(stage, block.weights + (size_t)(b + 1) * F::BYTES, a.groups);
+    for (int i = 0; i < a.groups * F::PARTS; i++) {
+        int next = i + 1, b = next / F::PARTS, part = next % F::PARTS;
+        if (b < a.groups) {
+            u8* stage = shared + next % 2 * F::STAGE;
+            F::copy_rows(stage, block.tile + (size_t)b * F::TILE_SIZE, block.side, part);
+            F::copy_codes(stage, block.weights + (size_t)b * F::BYTES, a.groups, part);
         }
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        F::group(total, shared + b % 2 * F::STAGE, block, a.groups, b, w, lane);
+        F::group(total, shared + i % 2 * F::STAGE, block, a.groups, i / F::PARTS, i % F::PARTS, w, lane);
         __syncthreads();
     }
     store_totals(a, block, total, w);

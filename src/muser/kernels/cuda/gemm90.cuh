@@ -42,7 +42,8 @@ struct Piece {
     int tile, from, to;
 };
 struct WidePlan {
-    int n, row_tiles, groups, rounds, base, low, high;  // low, high: this block's stretch of the last tiles, in groups
+    int n, row_tiles, groups, rounds, base;
+    int low, high;  // this block's stretch of the last tiles, in groups
 };
 struct WideShared {  // after the stages
     u64 full[WIDE_MOST_STAGES], free[WIDE_MOST_STAGES];  // two feeders, eight warps arrive
@@ -257,7 +258,8 @@ INLINE void wide_take(const WideGemm& a, float (&total)[64]) {
 }
 
 template <bool GATED>
-INLINE void wide_report(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
+INLINE void wide_report(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w,
+                        int n) {
 #pragma unroll
     for (int k = 0; k < 64; k++) {
         int row = tile.row + k / 4 * 8 + 2 * w.t + (k & 1), part = GATED ? k >> 1 & 1 : tile.part;
@@ -266,7 +268,8 @@ INLINE void wide_report(const WideGemm& a, const float (&total)[64], const WideT
 }
 
 // Accumulators k and k + 2 of a lane stand in one row; its rows are first, first + 1, first + 8, first + 9, …
-INLINE void wide_store(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
+INLINE void wide_store(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w,
+                       int n) {
     const ChunkPart& part = a.part[tile.part];
     int first = tile.row + 2 * w.t, left = part.outputs - tile.output - w.row[0];
     float* out = part.out + (size_t)first * part.outputs + tile.output + w.row[0];
@@ -288,8 +291,8 @@ INLINE float wide_act(int kind, float x) {
     return kind == 1 ? mul1(x, q) : mul1(mul1(0.5f, x), add1(1.0f, inner < 0.0f ? -q : q));
 }
 
-INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w,
-                             int n) {
+INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const WideTile& tile,
+                             const WideWarp& w, int n) {
     const ChunkPart& part = a.part[0];
     int first = tile.row + 2 * w.t;
     bool inside = tile.output + w.row[0] < part.outputs;
@@ -309,7 +312,8 @@ INLINE void wide_store_gated(const WideGemm& a, const float (&total)[64], const 
 }
 
 template <bool GATED>
-INLINE void wide_finish(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w, int n) {
+INLINE void wide_finish(const WideGemm& a, const float (&total)[64], const WideTile& tile, const WideWarp& w,
+                        int n) {
     float probe = 0.0f;
 #pragma unroll
     for (int k = 0; k < 64; k++) probe = probe_of(total[k], probe);
@@ -319,8 +323,8 @@ INLINE void wide_finish(const WideGemm& a, const float (&total)[64], const WideT
 }
 
 template <bool GATED>
-INLINE void wide_multiply_any(const WideGemm& a, float (&total)[64], const Piece& piece, u8* shared, WideShared& mem,
-                              const WideWarp& w, WideStage& s) {
+INLINE void wide_multiply_any(const WideGemm& a, float (&total)[64], const Piece& piece, u8* shared,
+                              WideShared& mem, const WideWarp& w, WideStage& s) {
     WideTile tile = wide_tile<GATED>(a, piece.tile, mem.plan.row_tiles);
     int format = a.part[tile.part].format;
     if (format == 0) wide_multiply<PlanesQ4K, GATED>(a, total, tile, piece, shared, mem, w, s);

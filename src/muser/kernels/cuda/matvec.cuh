@@ -22,7 +22,8 @@
 #pragma once
 
 constexpr int PARTS = 4, CHUNK = 32, MOST_WARPS = 15, MOST_STAGES = 4;
-constexpr int OUT_PLAIN = 0, OUT_SILU = 1, OUT_GELU = 2, OUT_LOGITS = 3;
+constexpr int OUT_PLAIN = 0, OUT_SILU = 1, OUT_GELU = 2, OUT_LOGITS = 3;  // Matvec::epilogue
+constexpr int OUT_GATED = OUT_SILU, OUT_ANY = 4, MADE = 5;  // of the kernels: either activation; NORM or RESIDUAL
 
 struct Part {
     const u8* weights;
@@ -54,6 +55,7 @@ struct Matvec {
 struct K256 {
     static constexpr int WORDS = 1, BLOCKS = 1, UNIT = GROUP, ROW_BYTES = CODES_PITCH;
 };
+struct K4 : K256 {};  // Q4_K alone
 struct K32 {
     static constexpr int WORDS = 8, BLOCKS = 8, UNIT = GROUP, ROW_BYTES = CODES_PITCH;
 };
@@ -83,6 +85,7 @@ INLINE void make_shares(const Matvec& a, Shares& s, int units, int size) {
     const Part& part = a.parts[p < PARTS ? p : 0];
     u32 outputs = p < PARTS ? (u32)part.outputs : 0, cost = (u32)group_bytes(part.format) / 16, bytes = outputs * cost;
     u32 end = bytes;
+#pragma unroll 1
     for (int k = 1; k < PARTS; k *= 2) {
         u32 before = __shfl_up_sync(~0u, end, k);
         if (p >= (u32)k) end += before;
@@ -146,6 +149,7 @@ INLINE void await(u64* full, u32 phase, int stages) {
 
 INLINE void look_ahead(const Matvec& a, int warp, int warps) {
     if (threadIdx.x % 32) return;
+#pragma unroll 1
     for (int k = 0; k < PARTS; k++) {
         const Ahead& next = a.ahead[k];
         u64 from = next.bytes * blockIdx.x / gridDim.x & ~127ull;
@@ -161,6 +165,10 @@ INLINE void unit_terms(K256, int format, const uint4* w, u32 d, const uint4* q, 
     if (format == Q4_K) terms_k<Q4_K, ROWS>(w, q, pieces, out, pitch);
     else if (format == Q5_K) terms_k<Q5_K, ROWS>(w, q, pieces, out, pitch);
     else terms_6<ROWS>(w, d, q, pieces, out, pitch);
+}
+template <int ROWS>
+INLINE void unit_terms(K4, int, const uint4* w, u32, const uint4* q, int pieces, float* out, int pitch) {
+    terms_k<Q4_K, ROWS>(w, q, pieces, out, pitch);
 }
 template <int ROWS>
 INLINE void unit_terms(K32, int format, const uint4* w, u32, const uint4* q, int pieces, float* out, int pitch) {
@@ -181,6 +189,7 @@ INLINE void unit_terms(Grid, int, const uint4* w, u32 step, const uint4* q, int 
 }
 // d or step of a unit, from the plane.
 INLINE u32 plane_at(K256, const Part& part, i64 unit) { return part.format == Q6_K ? ((const u16*)part.plane)[unit] : 0; }
+INLINE u32 plane_at(K4, const Part&, i64) { return 0; }
 INLINE u32 plane_at(K32, const Part&, i64) { return 0; }
 INLINE u32 plane_at(Grid, const Part& part, i64 unit) { return ((const u32*)part.plane)[unit]; }
 
@@ -223,6 +232,7 @@ INLINE void read_weights(const Matvec& a, const Shares& s, const Layout& l, int 
     u64* full = ring_full + warp * MOST_STAGES;
     u32 phase = 0;
     Lane<Form> next = lane_of<Form>(a, s, warp, l.units);
+#pragma unroll 1
     for (int w = 0, c = warp; w * warps < chunks; w++, c += warps) {
         Lane<Form> now = next;
         next = lane_of<Form>(a, s, c + warps, l.units);
@@ -245,7 +255,7 @@ INLINE void read_weights(const Matvec& a, const Shares& s, const Layout& l, int 
 // --- the chains ---
 // total over blocks b0 … b1 − 1 of a row; `at`: the term word of b0.
 INLINE float walk(K256, const float* terms, int at, const float* scales, int b0, int b1, float total) {
-#pragma unroll 8
+#pragma unroll 4
     for (int b = b0; b < b1; b++) total = fma1(scales[b], terms[at + b - b0], total);
     return total;
 }
@@ -258,7 +268,7 @@ INLINE float walk(K32, const float* terms, int at, const float* scales, int b0, 
     return total;
 }
 INLINE float walk(Grid, const float* terms, int at, const float* scales, int b0, int b1, float total) {
-#pragma unroll 8
+#pragma unroll 4
     for (int b = b0; b < b1; b++) {
         float2 t = *(const float2*)(terms + at + 2 * (b - b0));
         total = fma1(t.x, mul1(t.y, scales[b]), total);
@@ -272,9 +282,11 @@ INLINE void walk_chains(const Shares& s, const Layout& l, const float* terms, in
                         int warps) {
     int lane = threadIdx.x % 32, outputs = s.ranges[PARTS].flat, done = 0, walked = 0;
     float carry = 0.0f;
+#pragma unroll 1
     for (int w = 0; w * warps < s.ranges[PARTS].chunk; w++) {
         int begin = w * warps * CHUNK, end = begin + warps * CHUNK, ended;
         barrier_wait(window_full + (w & 1), (u32)(w >> 1) & 1);
+#pragma unroll 1
         do {
             int o = done + lane, p = part_of_total(s, o);
             int start = s.ranges[p].chunk * CHUNK + (o - s.ranges[p].flat) * l.units;
@@ -317,31 +329,53 @@ INLINE void quantise_into(const float* x, int width, const Layout& l, int r) {
 
 INLINE float activated(float gate, int epilogue) { return epilogue == OUT_SILU ? silu1(gate) : gelu1(gate); }
 
-template <int ROWS>
+template <int OUT>
+INLINE float finished(const Matvec& a, const Shares& s, const float* total, int i, float v, int r) {
+    if (OUT == OUT_GATED || (OUT == OUT_ANY && (a.epilogue == OUT_SILU || a.epilogue == OUT_GELU))) {
+        v = z(mul1(activated(v, a.epilogue), z(total[s.ranges[1].flat + i])));
+        if (lost(v)) report({a.faults, a.act_entry}, r);
+    }
+    if (OUT == OUT_LOGITS || (OUT == OUT_ANY && a.epilogue == OUT_LOGITS)) {
+        if (a.scale != 0.0f) v = stored(mul1(v, a.scale), {a.faults, a.scale_entry}, r);
+        if (a.cap != 0.0f) v = stored(mul1(a.cap, tanh1(mul1(v, a.inverse_cap))), {a.faults, a.cap_entry}, r);
+    }
+    return v;
+}
+template <int ROWS, int OUT>
 INLINE void write_out(const Matvec& a, const Shares& s, const float* totals, int n) {
-    int outputs = s.ranges[PARTS].flat, gated = a.epilogue == OUT_SILU || a.epilogue == OUT_GELU;
+    int outputs = s.ranges[PARTS].flat;
+    bool gated = OUT == OUT_GATED || (OUT == OUT_ANY && (a.epilogue == OUT_SILU || a.epilogue == OUT_GELU));
+#pragma unroll 1
     for (int r = 0; r < ROWS && r < n; r++) {
         const float* total = totals + r * outputs;
+#pragma unroll 1
         for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
             int p = part_of_total(s, i), o = i - s.ranges[p].flat + s.ranges[p].first;
             float v = stored(total[i], {a.faults, a.parts[p].entry}, r);
-            float* out = a.parts[p].out;
-            if (gated) {
-                if (p) continue;
-                v = z(mul1(activated(v, a.epilogue), z(total[s.ranges[1].flat + i])));
-                if (lost(v)) report({a.faults, a.act_entry}, r);
-                out = a.out;
-            }
-            if (a.epilogue == OUT_LOGITS) {
-                if (a.scale != 0.0f) v = stored(mul1(v, a.scale), {a.faults, a.scale_entry}, r);
-                if (a.cap != 0.0f) v = stored(mul1(a.cap, tanh1(mul1(v, a.inverse_cap))), {a.faults, a.cap_entry}, r);
-            }
-            out[(i64)r * a.parts[p].outputs + o] = v;
+            if (gated && p) continue;
+            float* out = gated ? a.out : a.parts[p].out;
+            out[(i64)r * a.parts[p].outputs + o] = finished<OUT>(a, s, total, i, v, r);
         }
     }
 }
 
-template <typename Form, int ROWS>
+// The quantised rows, in shared memory. SOURCE: READY, PLAIN, or MADE (NORM and RESIDUAL).
+template <typename Form, int ROWS, int SOURCE>
+INLINE void bring_rows(const Matvec& a, const Layout& l, float* lanes, const Weights& weights, int n) {
+    const Source& s = a.source;
+#pragma unroll 1
+    for (int r = 0; r < ROWS && (r == 0 || r < n); r++) {
+        if (SOURCE == READY) fetch_row<Form>(s, l, r);
+        if (SOURCE == PLAIN) quantise_into<Form>(s.row + (i64)r * s.width, s.width, l, r);
+        if (SOURCE != MADE) continue;
+        if (r) __syncthreads();
+        make_row(s, r, n, blockIdx.x == 0, a.faults, l.row, lanes, weights);
+        quantise_into<Form>(l.row, s.width, l, r);
+    }
+    __syncthreads();
+}
+
+template <typename Form, int ROWS, int SOURCE, int OUT>
 INLINE void matvec(const Matvec& a) {
     SHARED_BYTES(shared);
     __shared__ Shares shares;
@@ -350,46 +384,40 @@ INLINE void matvec(const Matvec& a) {
     Layout l = layout_of<Form, ROWS>(a, shared, warps);
     next_kernel_may_start();
     make_shares(a, shares, l.units, CHUNK);
-    if (threadIdx.x < (u32)(warps * MOST_STAGES)) barrier_init(ring_full + threadIdx.x, 1);
-    if (threadIdx.x < 2) barrier_init(window_full + threadIdx.x, warps), barrier_init(window_empty + threadIdx.x, ROWS);
+    if (threadIdx.x % 32 == 0) {  // lanes of one warp would do it one by one
+        if (warp < warps)
+            for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
+        else if (warp == warps)
+            for (int i = 0; i < 2; i++) barrier_init(window_full + i, warps), barrier_init(window_empty + i, ROWS);
+    }
 #ifdef HAS_BULK
     barrier_fence();
 #endif
     __syncthreads();
     if (warp < warps)
+#pragma unroll 1
         for (int i = 0; i < a.stages; i++)
             request(a, shares, warp + i * warps, l.units, l.ring + (warp * a.stages + i) * a.stage_bytes,
                     ring_full + warp * MOST_STAGES + i);
-    Weights<ROWS == 1 ? 16 : 4> weights;
-    hold_weights(weights, a.source);
+    Weights weights;
+    if (SOURCE == MADE) hold_weights(weights, a.source);
     previous_kernel_done();
     int n = *a.count;
-    for (int r = 0; r < ROWS && (r == 0 || r < n); r++) {
-        if (a.source.kind == READY) {
-            fetch_row<Form>(a.source, l, r);
-            continue;
-        }
-        if (r) __syncthreads();
-        quantise_into<Form>(make_row(a.source, r, n, blockIdx.x == 0, a.faults, l.row, lanes, weights), a.source.width, l, r);
-    }
-    __syncthreads();
+    bring_rows<Form, ROWS, SOURCE>(a, l, lanes, weights, n);
     if (warp < warps) read_weights<Form, ROWS>(a, shares, l, warp, warps);
     else
         walk_chains<Form>(shares, l, l.terms + (warp - warps) * l.window, ROWS * l.window, l.scales + (warp - warps) * l.blocks,
                           l.totals + (warp - warps) * shares.ranges[PARTS].flat, warps);
     __syncthreads();
-    write_out<ROWS>(a, shares, l.totals, n);
+    write_out<ROWS, OUT>(a, shares, l.totals, n);
 }
 
-#define MATVEC(name, Form, rows) \
-    KERNEL BOUNDS(rows == 4 ? 384 : 512, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows>(a); }
-MATVEC(matvec_256_1, K256, 1)
-MATVEC(matvec_256_2, K256, 2)
-MATVEC(matvec_256_4, K256, 4)
-MATVEC(matvec_32_1, K32, 1)
-MATVEC(matvec_32_2, K32, 2)
-MATVEC(matvec_32_4, K32, 4)
-MATVEC(matvec_grid_1, Grid, 1)
-MATVEC(matvec_grid_2, Grid, 2)
-MATVEC(matvec_grid_4, Grid, 4)
-#undef MATVEC
+#define MATVEC(name, Form, rows, source, out) \
+    KERNEL BOUNDS(rows == 4 ? 384 : 512, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows, source, out>(a); }
+#define MATVECS(form, Form)                                            \
+    MATVEC(matvec_##form##_1_plain, Form, 1, PLAIN, OUT_PLAIN)         \
+    MATVEC(matvec_##form##_1_norm, Form, 1, MADE, OUT_PLAIN)           \
+    MATVEC(matvec_##form##_1_norm_gated, Form, 1, MADE, OUT_GATED)     \
+    MATVEC(matvec_##form##_1_norm_logits, Form, 1, MADE, OUT_LOGITS)   \
+    MATVEC(matvec_##form##_1, Form, 1, READY, OUT_ANY)                 \
+    MATVEC(matvec_##form##_4, Form, 4, READY, OUT_ANY)

@@ -54,7 +54,8 @@ struct PlanesQ4K : SixBits {
     MEMBER void load(const Rows& rows, int half, int pair, int t) {
         if (pair == 0) load_scales(rows, half);
 #pragma unroll
-        for (int r = 0; r < 4; r++) x[r] = word_at(rows[r & 1] + 16 + 64 * half + 32 * pair + 16 * (r >> 1) + 4 * t);
+        for (int r = 0; r < 4; r++)
+            x[r] = word_at(rows[r & 1] + 16 + 64 * half + 32 * pair + 16 * (r >> 1) + 4 * t);
     }
     MEMBER u32 codes(int, int s, int r) const { return x[r] >> (4 * s) & 0x0f0f0f0fu; }
     MEMBER void planes(int pair, int s, int r, u32& high, u32& low) const {

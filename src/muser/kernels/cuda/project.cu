@@ -1,6 +1,5 @@
-// The unit of projections of few rows, and of weights finding their place.
+// The unit of weights finding their place, and of rows quantised.
 #include "muser.cuh"
 #include "blocks.cuh"
 #include "place.cuh"
 #include "quantise.cuh"
-#include "matvec.cuh"

@@ -61,13 +61,6 @@ INLINE u32 shared_max(u32 top) {  // among LANES neighbouring lanes
     }
 }
 
-// BATCH pieces of 256 elements of a row, so that their loads are under way together: those of `warp`, `warps` apart.
-constexpr int BATCH = 4;
-INLINE void load_batch(const float* x, int first, int warps, int width, float (&v)[BATCH][8]) {
-#pragma unroll
-    for (int i = 0; i < BATCH; i++) load8(x, (first + i * warps) * GROUP + 8 * (threadIdx.x % 32), width, v[i]);
-}
-
 template <int B>
 INLINE void quantise_group(const float (&v)[8], int g, u8* codes, float* scales) {
     int lane = threadIdx.x % 32, sum = 0;
@@ -86,17 +79,24 @@ INLINE void quantise_group(const float (&v)[8], int g, u8* codes, float* scales)
     if (lane % 4 == 0) ((i16*)(group + GROUP))[lane / 4] = (i16)sum;
     if (lane % (B / 8) == 0) scales[(g * 32 + lane) / (B / 8)] = scale;
 }
+// The next group's loads are under way while one is quantised. One copy of the code: see FOURS.
+template <typename F>
+INLINE void each_group(const float* x, int width, int warp, int warps, F f) {
+    int groups = (width + GROUP - 1) / GROUP, at = 8 * (threadIdx.x % 32);
+    float v[8], next[8];
+    if (warp < groups) load8(x, warp * GROUP + at, width, next);
+#pragma unroll 1
+    for (int g = warp; g < groups; g += warps) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = next[i];
+        if (g + warps < groups) load8(x, (g + warps) * GROUP + at, width, next);
+        f(v, g);
+    }
+}
 // B: 256 or 32. To groups of 272 bytes and their scales, in whichever memory.
 template <int B>
 INLINE void quantise_row(const float* x, int width, u8* codes, float* scales, int warp, int warps) {
-    int groups = (width + GROUP - 1) / GROUP;
-    for (int g = warp; g < groups; g += BATCH * warps) {
-        float v[BATCH][8];
-        load_batch(x, g, warps, width, v);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            if (g + i * warps < groups) quantise_group<B>(v[i], g + i * warps, codes, scales);
-    }
+    each_group(x, width, warp, warps, [&](const float (&v)[8], int g) { quantise_group<B>(v, g, codes, scales); });
 }
 
 // To 16 bytes for every eight elements: their low digits, their high digits.
@@ -113,52 +113,49 @@ INLINE void grid_group(const float (&v)[8], int g, int blocks, u8* codes, float*
     if (lane % 16 == 0) steps[b] = pow2(e);
 }
 INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
-    int groups = (width + GROUP - 1) / GROUP, blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
-    for (int g = warp; g < groups; g += BATCH * warps) {
-        float v[BATCH][8];
-        load_batch(x, g, warps, width, v);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            if (g + i * warps < groups) grid_group(v[i], g + i * warps, blocks, codes, steps);
-    }
+    int blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
+    each_group(x, width, warp, warps, [&](const float (&v)[8], int g) { grid_group(v, g, blocks, codes, steps); });
 }
 
 // --- before them ---
-// This thread's elements i of a row: N of them with k known to the compiler, f(k, i); then the others, f(N, i).
-template <int N, typename F>
-INLINE void each_element(int width, F f) {
+// A row of up to 16 · threads elements, four of them at a time: this thread's are 4·(thread + k·threads). Code is
+// dear here: it is fetched anew in every launch, so wider rows and odd widths go through one plain loop.
+constexpr int FOURS = 4;
+INLINE bool in_fours(int width) { return width % 4 == 0 && width <= (int)blockDim.x * 4 * FOURS; }
+
+struct Fours {
+    float4 v[FOURS];
+};
+INLINE void load_fours(Fours& to, const float* from, int width) {  // null stands for ones
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        int i = threadIdx.x + k * blockDim.x;
+    for (int k = 0; k < FOURS; k++) {
+        int i = 4 * (threadIdx.x + k * blockDim.x);
+        to.v[k] = from && i < width ? *(const float4*)(from + i) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    }
+}
+template <typename F>
+INLINE void each_four(int width, F f) {
+#pragma unroll
+    for (int k = 0; k < FOURS; k++) {
+        int i = 4 * (threadIdx.x + k * blockDim.x);
         if (i < width) f(k, i);
     }
-    for (int i = threadIdx.x + N * blockDim.x; i < width; i += blockDim.x) f(N, i);
 }
-template <int N>
-struct Held {  // the first N of them, in registers; null stands for ones
-    float v[N];
-    const float* from;
-
-    __device__ void hold(const float* row, int width) {
-        from = row;
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            int i = threadIdx.x + k * blockDim.x;
-            v[k] = row && i < width ? row[i] : 1.0f;
-        }
-    }
-    __device__ float at(int k, int i) const { return k < N ? v[k] : from ? from[i] : 1.0f; }
-};
+template <typename F>
+INLINE void each_element(int width, F f) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < width; i += blockDim.x) f(i);
+}
+INLINE float weight_at(const float* weight, int i) { return weight ? weight[i] : 1.0f; }
 
 // The norms' weights of this thread, read before the kernel before has ended.
-template <int N>
 struct Weights {
-    Held<N> branch, norm;
+    Fours branch, norm;
 };
-template <int N>
-INLINE void hold_weights(Weights<N>& w, const Source& s) {
-    if (s.kind == RESIDUAL && s.branch_norm) w.branch.hold(s.branch_weight, s.width);
-    if (s.kind == RESIDUAL || s.kind == NORM) w.norm.hold(s.weight, s.width);
+INLINE void hold_weights(Weights& w, const Source& s) {
+    if (!in_fours(s.width)) return;
+    if (s.kind == RESIDUAL && s.branch_norm) load_fours(w.branch, s.branch_weight, s.width);
+    if (s.kind == RESIDUAL || s.kind == NORM) load_fours(w.norm, s.weight, s.width);
 }
 
 // Σ x² by 256 lanes; the threads of all warps get it. `lanes` holds 256 floats that no thread reads any more.
@@ -197,64 +194,98 @@ INLINE void report_if(bool bad, u64* word, u64 entry, int row) {
     if (bad) report({word, entry}, row);
 }
 
-// Row r of a source in f32: where it is, or made by the whole thread block in `made` (f32 [width], shared memory).
-// Ends with a barrier if it was made. `first`: the thread block that also writes the sum. Of a row that is not one of
-// the n nothing is told; row 0 may be such a row, so that its loads need not wait for n.
-template <int N>
-INLINE const float* make_row(const Source& s, int r, int n, bool first, u64* word, float* made, float* lanes, const Weights<N>& w) {
-    i64 from = (i64)(s.take == nullptr ? r : r < n ? s.take[r] : 0) * s.width;
-    const float *x = s.row + from, *other = s.other + from;
-    bool bad_branch = false, bad_sum = false, bad_norm = false;
-    if (s.kind == PLAIN) return x;
-    if (s.kind == GATED) {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < s.width; i += blockDim.x) made[i] = stored(mul1(x[i], sigmoid1(other[i])), bad_sum);
-        __syncthreads();
-        report_if(bad_sum && r < n, word, s.sum_entry, r);
-        return made;
+struct Marks {  // what left the finite numbers
+    bool branch, sum, norm;
+};
+INLINE float4 scaled(const float4& x, float factor, const float4& w, bool& bad) {
+    return make_float4(stored(mul1(mul1(x.x, factor), w.x), bad), stored(mul1(mul1(x.y, factor), w.y), bad),
+                       stored(mul1(mul1(x.z, factor), w.z), bad), stored(mul1(mul1(x.w, factor), w.w), bad));
+}
+INLINE float4 summed(const float4& a, const float4& b, bool& bad) {
+    return make_float4(stored(add1(a.x, b.x), bad), stored(add1(a.y, b.y), bad), stored(add1(a.z, b.z), bad),
+                       stored(add1(a.w, b.w), bad));
+}
+
+INLINE void made_in_fours(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
+                          const Weights& w, Marks& bad) {
+    Fours own, beside;
+    load_fours(own, x, s.width);
+    if (s.kind == RESIDUAL) load_fours(beside, other, s.width);
+    if (s.kind == RESIDUAL) {
+        if (s.branch_norm) {
+            each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
+            __syncthreads();
+            float factor = root_factor(made, s, s.branch_eps, lanes, bad.branch);
+            each_four(s.width, [&](int k, int) { own.v[k] = scaled(own.v[k], factor, w.branch.v[k], bad.branch); });
+        }
+        each_four(s.width, [&](int k, int i) {
+            own.v[k] = summed(own.v[k], beside.v[k], bad.sum);
+            if (sum) *(float4*)(sum + i) = own.v[k];
+        });
     }
-    Held<N> own, beside;
-    own.hold(x, s.width);
-    if (s.kind == RESIDUAL) beside.hold(other, s.width);
-    each_element<N>(s.width, [&](int k, int i) { made[i] = own.at(k, i); });
+    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
+    __syncthreads();
+    float factor = root_factor(made, s, s.eps, lanes + 256, bad.norm);
+    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = scaled(own.v[k], factor, w.norm.v[k], bad.norm); });
+}
+
+INLINE void made_one_by_one(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
+                            Marks& bad) {
+    each_element(s.width, [&](int i) { made[i] = x[i]; });
     __syncthreads();
     if (s.kind == RESIDUAL) {
-        float factor = s.branch_norm ? root_factor(made, s, s.branch_eps, lanes, bad_branch) : 1.0f;
-        each_element<N>(s.width, [&](int k, int i) {
+        float factor = s.branch_norm ? root_factor(made, s, s.branch_eps, lanes, bad.branch) : 1.0f;
+        each_element(s.width, [&](int i) {
             float b = made[i];
-            if (s.branch_norm) b = stored(mul1(mul1(b, factor), w.branch.at(k, i)), bad_branch);
-            made[i] = b = stored(add1(b, beside.at(k, i)), bad_sum);
-            if (first && r < n) s.sum[(i64)r * s.width + i] = b;
+            if (s.branch_norm) b = stored(mul1(mul1(b, factor), weight_at(s.branch_weight, i)), bad.branch);
+            made[i] = b = stored(add1(b, other[i]), bad.sum);
+            if (sum) sum[i] = b;
         });
         __syncthreads();
     }
-    float factor = root_factor(made, s, s.eps, lanes + 256, bad_norm);
-    each_element<N>(s.width, [&](int k, int i) {
-        made[i] = stored(mul1(mul1(made[i], factor), w.norm.at(k, i)), bad_norm);
-    });
+    float factor = root_factor(made, s, s.eps, lanes + 256, bad.norm);
+    each_element(s.width, [&](int i) { made[i] = stored(mul1(mul1(made[i], factor), weight_at(s.weight, i)), bad.norm); });
+}
+
+// Row r of a source in f32, made by the whole thread block in `made` (f32 [width], shared memory); ends with a barrier.
+// `first`: the thread block that also writes the sum. Of a row that is not one of the n nothing is told; row 0 may be
+// such a row, so that its loads need not wait for n.
+INLINE void make_row(const Source& s, int r, int n, bool first, u64* word, float* made, float* lanes, const Weights& w) {
+    i64 from = (i64)(s.take == nullptr ? r : r < n ? s.take[r] : 0) * s.width;
+    const float *x = s.row + from, *other = s.other + from;
+    float* sum = first && r < n ? s.sum + (i64)r * s.width : nullptr;
+    Marks bad = {false, false, false};
+    if (in_fours(s.width)) made_in_fours(s, x, other, sum, made, lanes, w, bad);
+    else made_one_by_one(s, x, other, sum, made, lanes, bad);
     __syncthreads();
-    report_if(bad_branch && r < n, word, s.branch_entry, r);
-    report_if(bad_sum && r < n, word, s.sum_entry, r);
-    report_if(bad_norm && r < n, word, s.norm_entry, r);
-    return made;
+    report_if(bad.branch && r < n, word, s.branch_entry, r);
+    report_if(bad.sum && r < n, word, s.sum_entry, r);
+    report_if(bad.norm && r < n, word, s.norm_entry, r);
 }
 
 template <int B>  // 256, 32, or 0: the grid
-INLINE void quantise_rows(const Quantise& a) {
-    SHARED_BYTES(shared);
-    __shared__ float lanes[512];
-    Weights<16> w;
-    next_kernel_may_start();
-    hold_weights(w, a.source);
-    previous_kernel_done();
-    int r = blockIdx.x, width = a.source.width, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int n = *a.count;
-    if (r >= n) return;
-    const float* x = make_row(a.source, r, n, true, a.faults, (float*)shared, lanes, w);
+INLINE void quantise_made(const float* x, const Quantise& a, int r) {
+    int width = a.source.width, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     i64 groups = (width + GROUP - 1) / GROUP, blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
     if constexpr (B == 0) grid_row(x, width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, warp, warps);
     else quantise_row<B>(x, width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B), warp, warps);
 }
-KERNEL BOUNDS(512, 1) quantise_256(Quantise a) { quantise_rows<256>(a); }
-KERNEL BOUNDS(512, 1) quantise_32(Quantise a) { quantise_rows<32>(a); }
-KERNEL BOUNDS(512, 1) grid_rows(Quantise a) { quantise_rows<0>(a); }
+template <int B, bool MADE>
+INLINE void quantise_rows(const Quantise& a) {
+    SHARED_BYTES(shared);
+    __shared__ float lanes[512];
+    Weights w;
+    next_kernel_may_start();
+    if (MADE) hold_weights(w, a.source);
+    previous_kernel_done();
+    int r = blockIdx.x, n = *a.count;
+    if (r >= n) return;
+    if (MADE) make_row(a.source, r, n, true, a.faults, (float*)shared, lanes, w);
+    quantise_made<B>(MADE ? (const float*)shared : a.source.row + (i64)r * a.source.width, a, r);
+}
+KERNEL BOUNDS(512, 1) quantise_256(Quantise a) { quantise_rows<256, false>(a); }
+KERNEL BOUNDS(512, 1) quantise_32(Quantise a) { quantise_rows<32, false>(a); }
+KERNEL BOUNDS(512, 1) grid_rows(Quantise a) { quantise_rows<0, false>(a); }
+KERNEL BOUNDS(512, 1) norm_quantise_256(Quantise a) { quantise_rows<256, true>(a); }
+KERNEL BOUNDS(512, 1) norm_quantise_32(Quantise a) { quantise_rows<32, true>(a); }
+KERNEL BOUNDS(512, 1) norm_grid_rows(Quantise a) { quantise_rows<0, true>(a); }

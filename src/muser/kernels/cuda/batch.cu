@@ -1,0 +1,6 @@
+// The unit of projections of five to sixteen rows.
+#include "muser.cuh"
+#include "blocks.cuh"
+#include "quantise.cuh"
+#include "matvec.cuh"
+#include "batch.cuh"
