@@ -41,16 +41,11 @@ TEXTS = (
     "attention_prefill.cuh",
     "attention_wide.cuh",
 )
-PREFILL_BYTES = {64: 84224, 128: 100608, 256: 100608}
-WIDE_BYTES = {64: 101696, 128: 200000}
-COMBINE_BYTES = 77872
 
 
-def decode_bytes(head, architecture):
-    number = int(architecture[3:].rstrip("a"))
-    slots = 3 if head < 256 and 90 <= number < 120 else 2
-    digits = 32 * max(2 * head + 16, 272) if head < 256 else 32 * (2 * head + 16 + 272)
-    return slots * 256 * min(head, 128) + digits + 3 * 512 + 64
+def bytes_of(shim, kernel):
+    """The dynamic shared memory that the text says its kernel takes."""
+    return INT.in_dll(shim._library, f"{kernel}_bytes").value
 
 
 class Layer:
@@ -140,10 +135,12 @@ class Layer:
             window=self.window or 0, places=self.places(),
         )  # fmt: skip
         if route == "decode":
-            size = decode_bytes(self.head, self.shim.architecture)
-            self.shim.launch(f"decode_tiles_{self.head}", blocks, 256, argument, size, self.seed)
+            kernel = f"decode_tiles_{self.head}"
+            size = bytes_of(self.shim, kernel)
+            self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
             grid = (parts, self.heads, rows)
-            self.shim.launch("decode_combine", grid, 128, argument, COMBINE_BYTES, self.seed)
+            size = bytes_of(self.shim, "decode_combine")
+            self.shim.launch("decode_combine", grid, 128, argument, size, self.seed)
         else:
             self._prefill(route, rows, argument)
         assert self.shim.inexact_sums == 0
@@ -153,11 +150,12 @@ class Layer:
         ratio, wide = self.heads // self.kv_heads, route == "wide"
         queries, units = max(1, 16 // ratio), self.kv_heads * -(-ratio // 16)
         if wide:
-            grid, block, size = (-(-rows // (8 * queries)), units), 384, WIDE_BYTES[self.head]
+            grid, block = (-(-rows // (8 * queries)), units), 384
         else:
             grid = (-(-rows // (4 * queries)), units, -(-self.head // 128))
-            block, size = 128, PREFILL_BYTES[self.head]
+            block = 128
         kernel = f"prefill_{'wide_' * wide}{self.head}"
+        size = bytes_of(self.shim, kernel)
         self.shim.launch(kernel, grid, block, argument, size, self.seed)
 
     def expected(self, q, positions, slots, gate=None):

@@ -2,10 +2,11 @@
 // (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches:
 //
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
-//            256, shared attention::decode_bytes(HEAD) = sizeof(attention::Decode<HEAD>).
+//            256, shared decode_tiles_*_bytes (128: 108,608, on sm_80 and sm_120 75,840; two blocks a
+//            multiprocessor).
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
 // decode_combine: grid (ceil(dim / 32), heads, most rows of the bucket), block 128, shared
-//            sizeof(attention::Chain) = 37,920.
+//            decode_combine_bytes (75,792).
 //            reads tile_out, tile_sums, gate; writes out.
 //
 // Scratch: most rows × heads × places × (ceil(dim / 32) · 128 + 16) bytes, places = capacity / 128, with a

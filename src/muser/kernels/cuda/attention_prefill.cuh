@@ -2,8 +2,8 @@
 // and acc are the very chain that decode_combine walks.
 //
 // prefill_64, _128, _256 (the least that holds dim): any card. Grid (ceil(most rows / queries), units,
-//            HEAD / 128 or 1), block 128, shared sizeof(attention::Prefill<HEAD>) = 84,224, 100,608 and
-//            100,608; units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
+//            HEAD / 128 or 1), block 128, shared prefill_*_bytes (84,224, 100,608 and
+//            100,608); units = kv_heads · ceil(ratio / 16), ratio = heads / kv_heads; queries = 4 ·
 //            max(1, 16 / ratio) in whole numbers.
 //            reads q, gate, the cache, v_steps; writes out. A score beyond 2^22 is reported.
 #pragma once
