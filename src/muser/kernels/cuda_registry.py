@@ -53,6 +53,7 @@ UNITS: Mapping[str, Unit] = MappingProxyType(
         "batch": Unit("batch.cu", ("batch_256", "batch_32", "batch_grid")),
         "attention": Unit("attention.cu", ATTENTION),
         "gemm": Unit("gemm.cu", GEMM),
+        "attention90": Unit("attention90.cu", ("prefill_wide_64", "prefill_wide_128"), ("sm_90a",)),
         "gemm90": Unit("gemm90.cu", ("gemm_wide", "gemm_gated"), ("sm_90a",)),
     }
 )

@@ -41,16 +41,11 @@ TEXTS = (
     "attention_prefill.cuh",
     "attention_wide.cuh",
 )
-PREFILL_BYTES = {64: 83712, 128: 100096, 256: 100096}
-WIDE_BYTES = {64: 101696, 128: 200000}
-COMBINE_BYTES = 77872
 
 
-def decode_bytes(head, architecture):
-    number = int(architecture[3:].rstrip("a"))
-    slots = 3 if head < 256 and 90 <= number < 120 else 2
-    digits = 32 * max(2 * head + 16, 272) if head < 256 else 32 * (2 * head + 16 + 272)
-    return slots * 256 * min(head, 128) + digits + 3 * 512 + 64
+def bytes_of(shim, kernel):
+    """The dynamic shared memory that the text says its kernel takes."""
+    return INT.in_dll(shim._library, f"{kernel}_bytes").value
 
 
 class Layer:
@@ -93,10 +88,10 @@ class Layer:
         return self.address(k_cache=self.k, v_cache=self.v, v_steps=self.v_steps)
 
     def sizes(self):
-        return dict(kv_heads=self.kv_heads, dim=self.dim, capacity=self.capacity)
+        return {"kv_heads": self.kv_heads, "dim": self.dim, "capacity": self.capacity}
 
     def faults(self):
-        return dict(word=self.fault.ctypes.data, entry=5)
+        return {"word": self.fault.ctypes.data, "entry": 5}
 
     def append(self, k, v, positions, slots, spare=0):
         """Store rows f32 `[rows, kv heads * dim]`; `spare` more blocks than rows."""
@@ -125,13 +120,13 @@ class Layer:
 
     def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
         """Rows f32 `[rows, heads * dim]` by `route` "decode", "prefill" or "wide"."""
-        kept, step = self.step(positions, slots)
+        _kept, step = self.step(positions, slots)
         rows, parts = len(q) + spare, -(-self.dim // 32)
         q, out = device(q), poisoned(q.shape, np.float32)
         gate = None if gate is None else device(gate)
         tile_out = poisoned((rows, self.heads, parts, self.places(), 32), np.float32)
         tile_sums = poisoned((rows, self.heads, self.places(), 4), np.int32)
-        arrays = dict(q=q, out=out, k=self.k, v=self.v, v_steps=self.v_steps)
+        arrays = {"q": q, "out": out, "k": self.k, "v": self.v, "v_steps": self.v_steps}
         argument = Attend(
             **self.address(**arrays, tile_out=tile_out, tile_sums=tile_sums),
             gate=None if gate is None else gate.ctypes.data,
@@ -140,10 +135,12 @@ class Layer:
             window=self.window or 0, places=self.places(),
         )  # fmt: skip
         if route == "decode":
-            size = decode_bytes(self.head, self.shim.architecture)
-            self.shim.launch(f"decode_tiles_{self.head}", blocks, 256, argument, size, self.seed)
+            kernel = f"decode_tiles_{self.head}"
+            size = bytes_of(self.shim, kernel)
+            self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
             grid = (parts, self.heads, rows)
-            self.shim.launch("decode_combine", grid, 128, argument, COMBINE_BYTES, self.seed)
+            size = bytes_of(self.shim, "decode_combine")
+            self.shim.launch("decode_combine", grid, 128, argument, size, self.seed)
         else:
             self._prefill(route, rows, argument)
         assert self.shim.inexact_sums == 0
@@ -153,11 +150,12 @@ class Layer:
         ratio, wide = self.heads // self.kv_heads, route == "wide"
         queries, units = max(1, 16 // ratio), self.kv_heads * -(-ratio // 16)
         if wide:
-            grid, block, size = (-(-rows // (8 * queries)), units), 384, WIDE_BYTES[self.head]
+            grid, block = (-(-rows // (8 * queries)), units), 384
         else:
             grid = (-(-rows // (4 * queries)), units, -(-self.head // 128))
-            block, size = 128, PREFILL_BYTES[self.head]
+            block = 128
         kernel = f"prefill_{'wide_' * wide}{self.head}"
+        size = bytes_of(self.shim, kernel)
         self.shim.launch(kernel, grid, block, argument, size, self.seed)
 
     def expected(self, q, positions, slots, gate=None):

@@ -9,10 +9,10 @@ from muser.graph.arithmetic import power_of_two, z
 
 from ..bench import same_bits
 from .layer import (
-    COMBINE_BYTES,
     TEXTS,
     Attend,
     Layer,
+    bytes_of,
 )
 from .shim import device, poisoned
 
@@ -127,7 +127,7 @@ def test_slots_do_not_meet(shim, rng, seed, route, window):
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(("heads", "kv", "dim"), [(9, 3, 64), (16, 1, 128), (2, 1, 256)])
 def test_scores_far_apart(shim, rng, route, heads, kv, dim):
-    """Weights vanish, shifts are cut, z acts: in some rows of a step and not in their neighbours."""
+    """Weights vanish, shifts are cut, z acts: in some rows and not in their neighbours."""
     layer = Layer(shim, heads, kv, dim, context=512, chunk=512)
     q, k, v = rows_of(rng, 500, layer)
     tile = np.arange(500)[:, None] // 128
@@ -286,7 +286,8 @@ def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
         tile_out=O.ctypes.data, tile_sums=sums.ctypes.data, out=out.ctypes.data, **step,
         **layer.faults(), heads=heads, **layer.sizes(), places=tiles,
     )  # fmt: skip
-    shim.launch("decode_combine", (2, heads, 1), 128, argument, COMBINE_BYTES, seed)
+    size = bytes_of(shim, "decode_combine")
+    shim.launch("decode_combine", (2, heads, 1), 128, argument, size, seed)
     for head in range(heads):
         parts = O[0, head].swapaxes(0, 1).reshape(tiles, -1)[:, :dim]
         N, M = (sums[0, head, :, i].astype(np.int64) for i in range(2))

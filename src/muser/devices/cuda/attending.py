@@ -90,11 +90,13 @@ def _decode(
 
 def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> None:
     head, ratio = head_size(cache.spec.head_dim), op.heads // cache.spec.kv_heads
-    queries = 4 * max(1, 16 // ratio)
-    units = cache.spec.kv_heads * -(-ratio // 16)
-    grid = (-(-low.rows // queries), units, max(1, head // 128))
-    kernel = f"prefill_{head}"
-    low.launch(kernel, grid, 128, args, shared=low.bytes_of(kernel), served=("KV",))
+    queries, units = max(1, 16 // ratio), cache.spec.kv_heads * -(-ratio // 16)
+    kernel, block = f"prefill_wide_{head}", 384
+    grid: tuple[int, ...] = (-(-low.rows // (8 * queries)), units)
+    if not low.shared.pipelines.has(kernel):
+        kernel, block = f"prefill_{head}", 128
+        grid = (-(-low.rows // (4 * queries)), units, max(1, head // 128))
+    low.launch(kernel, grid, block, args, shared=low.bytes_of(kernel), served=("KV",))
 
 
 def head_size(dim: int) -> int:

@@ -3,4 +3,3 @@
 #include "kv.cuh"
 #include "attention_decode.cuh"
 #include "attention_prefill.cuh"
-#include "attention_wide.cuh"

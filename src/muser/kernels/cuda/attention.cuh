@@ -65,17 +65,18 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim, u64 policy) {
     }
 }
 
-// A query row on its grid as digits: elements lane, lane + 32, … of HEAD go to high(x) and low(x).
-// Returns c·2^eq. All of a warp.
+// Elements lane, lane + 32, … of a query row, zeros beyond dim and where there is no row.
+template <int HEAD>
+INLINE void load_query(float (&v)[HEAD / 32], const float* x, bool there, const Attend& a, int lane) {
+#pragma unroll
+    for (int i = 0; i < HEAD / 32; i++) v[i] = there && lane + 32 * i < a.dim ? x[lane + 32 * i] : 0.0f;
+}
+// They go on their grid, two digits each, to place(element, high, low). Returns c·2^eq. All of a warp.
 template <int HEAD, class Place>
-INLINE float place_query(const float* x, const Attend& a, int lane, Place place) {
-    float v[HEAD / 32];
+INLINE float place_query(const float (&v)[HEAD / 32], const Attend& a, int lane, Place place) {
     u32 top = 0;
 #pragma unroll
-    for (int i = 0; i < HEAD / 32; i++) {
-        v[i] = lane + 32 * i < a.dim ? x[lane + 32 * i] : 0.0f;
-        top = max(top, bits_abs(v[i]));
-    }
+    for (int i = 0; i < HEAD / 32; i++) top = max(top, bits_abs(v[i]));
     float most = warp_max(top);
     int e = grid_step(most, a.q_bits, -60);
 #pragma unroll
@@ -101,17 +102,17 @@ INLINE float join(float high, float low0, float low1) {
 INLINE u32 floor_bits(float y) { return __float_as_uint(__fadd_rd(y, MAGIC)); }
 INLINE int from_bits(u32 bits) { return (int)(bits - MAGIC_BITS); }
 
-// The two digits of P of one score, and its part of D. n_base = 147 - N and m_base = 139 + ev - M (of
-// floor_bits), so that exponents come out biased; 87 is 2^-40.
-INLINE void weigh(float y, int n_base, int m_base, float& high, float& low, u32& sum) {
+// The two digits of P of one score, times unit = 2^(-15 - ev), and its part of D. n_base = 147 - N and
+// m_base = 139 + ev - M (of floor_bits), so that exponents come out biased; 87 is 2^-40.
+INLINE void weigh(float y, int n_base, int m_base, float unit, float& high, float& low, u32& sum) {
     float t = __fadd_rd(y, MAGIC), g = exp2_unit(add1(y, -add1(t, -MAGIC)));
     int bits = (int)__float_as_uint(t);
     float d_scale = __uint_as_float((u32)max(bits + n_base, 87) << 23);
     float p_scale = __uint_as_float((u32)max(bits + m_base, 87) << 23);
     sum += __float_as_uint(fma1(g, d_scale, MAGIC)) - MAGIC_BITS;
     float p = add1(fma1(g, p_scale, MAGIC), -MAGIC);
-    high = add1(fma1(p, 0x1p-7f, MAGIC), -MAGIC);
-    low = fma1(high, -128.0f, p);
+    float h = add1(fma1(p, 0x1p-7f, MAGIC), -MAGIC);
+    high = mul1(h, unit), low = mul1(fma1(h, -128.0f, p), unit);
 }
 
 // V's steps of two neighbouring positions.

@@ -2,10 +2,11 @@
 // (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches:
 //
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
-//            256, shared attention::decode_bytes(HEAD) = sizeof(attention::Decode<HEAD>).
+//            256, shared decode_tiles_*_bytes (128: 108,608, on sm_80 and sm_120 75,840; two blocks a
+//            multiprocessor).
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
 // decode_combine: grid (ceil(dim / 32), heads, most rows of the bucket), block 128, shared
-//            sizeof(attention::Chain) = 37,920.
+//            decode_combine_bytes (75,792).
 //            reads tile_out, tile_sums, gate; writes out.
 //
 // Scratch: most rows × heads × places × (ceil(dim / 32) · 128 + 16) bytes, places = capacity / 128, with a
@@ -14,7 +15,8 @@
 // The tiles of all rows and KV heads are one list (row, unit, tile), of which a block takes an equal run;
 // a unit is up to 16 query heads of one KV head. Whole tiles below the first position that the step
 // appends to the slot are no kernel's to write, so a block fetches them before the kernel before this
-// one has ended; the step itself was uploaded before the first kernel of the pass.
+// one has ended; the step itself was uploaded before the first kernel of the pass, and its arrays have
+// room for the most rows of the bucket.
 #pragma once
 #include "attention.cuh"
 
@@ -44,7 +46,7 @@ struct Decode {
 };
 
 struct Cursor {  // a place in the list; `left`: tiles still to do, this one too
-    int row, unit, tile, first, last, left;
+    int row, unit, tile, first, last, left, slot;
 };
 
 INLINE int unit_heads(const Attend& a) { return min(a.heads / a.kv_heads, ROWS); }
@@ -54,12 +56,14 @@ INLINE int units(const Attend& a) {
 
 INLINE void enter_row(const Attend& a, Cursor& c) {
     Span seen = visible(a, c.row);
-    c.first = first_tile(seen), c.last = last_tile(seen);
+    c.first = first_tile(seen), c.last = last_tile(seen), c.slot = a.step.slots[c.row];
 }
 INLINE Cursor run_of_block(const Attend& a) {
-    int rows = *a.step.count, per_tile = units(a), total = 0;
-    Cursor c = {0, 0, 0, 0, 0, 0};
-    for (c.row = 0; c.row < rows; c.row++) enter_row(a, c), total += (c.last - c.first) * per_tile;
+    Cursor c = {0, 0, 0, 0, 0, 0, 0};
+    int rows = *a.step.count, per_tile = units(a);
+    enter_row(a, c);  // before `rows` is known: the loads go together
+    int total = rows > 0 ? (c.last - c.first) * per_tile : 0;
+    for (c.row = 1; c.row < rows; c.row++) enter_row(a, c), total += (c.last - c.first) * per_tile;
     int each = (total + (int)gridDim.x - 1) / (int)gridDim.x, at = (int)blockIdx.x * each;
     c.left = min(each, total - at), c.row = 0;
     if (c.left <= 0) return c;
@@ -81,16 +85,16 @@ INLINE void advance(const Attend& a, Cursor& c) {
 
 // Whether no kernel of this step writes into the tile.
 INLINE bool settled(const Attend& a, const Cursor& c) {
-    int rows = *a.step.count, slot = a.step.slots[c.row], least = a.step.positions[c.row];
+    int rows = *a.step.count, least = a.step.positions[c.row];
     for (int r = 0; r < rows; r++)
-        if (a.step.slots[r] == slot) least = min(least, a.step.positions[r]);
+        if (a.step.slots[r] == c.slot) least = min(least, a.step.positions[r]);
     return (c.tile + 1) * TILE <= least;
 }
 
 // Row of the cache at which the tile begins.
 INLINE size_t cache_row(const Attend& a, const Cursor& c) {
     int head = c.unit / (units(a) / a.kv_heads);
-    return (size_t)(a.step.slots[c.row] * a.kv_heads + head) * a.capacity + c.tile * TILE % a.capacity;
+    return (size_t)(c.slot * a.kv_heads + head) * a.capacity + c.tile * TILE % a.capacity;
 }
 INLINE int first_head(const Attend& a, const Cursor& c) {
     int groups = units(a) / a.kv_heads;
@@ -138,7 +142,7 @@ struct Query {
     u32 high[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4];
 };
 template <int HEAD>
-INLINE void load_query(Query<HEAD>& q, int i, const Decode<HEAD>& mem, int s, int lane) {
+INLINE void load_digits(Query<HEAD>& q, int i, const Decode<HEAD>& mem, int s, int lane) {
     u32 at = shared_address(mem.digits) + (lane & 15) * Decode<HEAD>::Q_PITCH + (lane >> 4) * 16 + s * 32;
     load_matrix4(q.high[i], at);
     load_matrix4(q.low[i], at + ROWS * Decode<HEAD>::Q_PITCH);
@@ -147,26 +151,25 @@ INLINE void load_query(Query<HEAD>& q, int i, const Decode<HEAD>& mem, int s, in
 template <int HEAD>
 INLINE void enter_unit(const Attend& a, Decode<HEAD>& mem, Query<HEAD>& q, const Cursor& c, int warp, int lane) {
     using D = Decode<HEAD>;
-    __syncthreads();  // the digits are not read any more
+    constexpr int EACH = ROWS / WARPS;
     int heads = heads_of(a, c);
-    const float* from = a.q + ((size_t)c.row * a.heads + first_head(a, c)) * a.dim;
+    const float* from = a.q + ((size_t)c.row * a.heads + first_head(a, c) + warp * EACH) * a.dim;
+    float v[EACH][HEAD / 32];
 #pragma unroll
-    for (int i = 0; i < ROWS / WARPS; i++) {
-        int r = warp * (ROWS / WARPS) + i;
+    for (int i = 0; i < EACH; i++) load_query<HEAD>(v[i], from + i * a.dim, warp * EACH + i < heads, a, lane);
+    __syncthreads();  // the digits are not read any more
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int r = warp * EACH + i;
         u16 *high = (u16*)(mem.digits + r * D::Q_PITCH), *low = (u16*)(mem.digits + (ROWS + r) * D::Q_PITCH);
         auto put = [&](int x, u16 h, u16 l) { high[x] = h, low[x] = l; };
-        float scale = 0.0f;
-        if (r < heads) {
-            scale = place_query<HEAD>(from + (size_t)r * a.dim, a, lane, put);
-        } else {
-            for (int x = lane; x < HEAD; x += 32) put(x, 0, 0);
-        }
+        float scale = place_query<HEAD>(v[i], a, lane, put);
         if (lane == 0) mem.row_scale[r] = scale;
     }
     __syncthreads();
     if constexpr (D::KEPT) {
 #pragma unroll
-        for (int s = 0; s < HEAD / 16; s++) load_query(q, s, mem, s, lane);
+        for (int s = 0; s < HEAD / 16; s++) load_digits(q, s, mem, s, lane);
     }
 }
 
@@ -181,7 +184,7 @@ INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD>& q, 
     for (int s = 0; s < D::CHUNK / 16; s++) {
         u32 b[4];
         load_matrix4(b, base + swizzled<D::CHUNK / 8>(key, 2 * s + (matrix & 1)));
-        if constexpr (!D::KEPT) load_query(q, 0, mem, chunk * (D::CHUNK / 16) + s, lane);
+        if constexpr (!D::KEPT) load_digits(q, 0, mem, chunk * (D::CHUNK / 16) + s, lane);
         int at = D::KEPT ? s : 0;
 #pragma unroll
         for (int n = 0; n < 2; n++) {
@@ -249,10 +252,11 @@ INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<
             float h[2], l[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                weigh(y[n][2 * r + j], 147 - (int)top_n[r], 139 + ev[j] - (int)top_m[r], h[j], l[j], sum[r]);
+                weigh(y[n][2 * r + j], 147 - (int)top_n[r], 139 + ev[j] - (int)top_m[r], unit[j], h[j], l[j],
+                      sum[r]);
             u8* at = mem.digits + D::P_AT + (g + 8 * r) * D::P_PITCH + (warp * 16 + n * 8 + 2 * t) * 2;
-            *(u32*)at = float_to_half2(mul1(h[0], unit[0]), mul1(h[1], unit[1]));
-            *(u32*)(at + ROWS * D::P_PITCH) = float_to_half2(mul1(l[0], unit[0]), mul1(l[1], unit[1]));
+            *(u32*)at = float_to_half2(h[0], h[1]);
+            *(u32*)(at + ROWS * D::P_PITCH) = float_to_half2(l[0], l[1]);
         }
     }
 #pragma unroll
@@ -492,11 +496,12 @@ INLINE void combine(const Attend& a, u8* shared) {
     Chain& mem = *(Chain*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
     next_kernel_may_start();
-    if (row >= *a.step.count) {
+    int rows = *a.step.count;
+    Span seen = visible(a, row);  // also of a row beyond them: the loads go together
+    if (row >= rows) {
         previous_kernel_done();
         return;
     }
-    Span seen = visible(a, row);
     int tiles = last_tile(seen) - first_tile(seen), pieces = (tiles + PIECE - 1) / PIECE, parts = gridDim.x;
     size_t at = (size_t)row * a.heads + head;
     previous_kernel_done();

@@ -2,13 +2,13 @@
 // prefill_64 and prefill_128, which serve everything else. Bucket "chunk".
 //
 // prefill_wide_64, _128: grid (ceil(most rows / queries), units), block 384, shared prefill_wide_*_bytes
-//            (101,696 and 200,000); units as in attention_prefill.cuh, queries = 8 · max(1, 16 / ratio).
+//            (101,184 and 199,488); units as in attention_prefill.cuh, queries = 8 · max(1, 16 / ratio).
 //            reads q, gate, the cache, v_steps; writes out. A score beyond 2^22 is reported.
 //
 // Two warpgroups have 64 rows (query × head pairs) each; the first one of the block feeds K and V. The two
 // take turns: one uses the matrix unit (P·V of a tile, then q·K of the next) while the other weighs.
 #pragma once
-#include "attention_prefill.cuh"
+#include "attention_many.cuh"
 
 #ifdef HAS_WARPGROUPS
 namespace attention {
