@@ -72,7 +72,8 @@ def tiny(folder) -> Iterator[tuple[str, Path]]:
 def loaded(name, path, limits):
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
-    return graph, open_device(name).load(graph, Weights(file, graph), limits)
+    device = open_device(name)
+    return graph, device.load(graph, Weights(file, graph, looks=device.looks), limits)
 
 
 def check_models(devices, models, repeats, length=LENGTH, chunk=128):
@@ -174,9 +175,8 @@ def show(runner, step):
         total = totals[f"{launch.label.split('[')[0]} {shape}"]
         total[0] += 1
         total[1] += ns / 1e3
-    print(
-        f"--- {len(step.tokens)} rows: {len(found)} launches, alone {sum(ns for _, ns in found) / 1e6:.3f} ms"
-    )
+    alone = sum(ns for _, ns in found) / 1e6
+    print(f"--- {len(step.tokens)} rows: {len(found)} launches, alone {alone:.3f} ms")
     for name, (count, us) in sorted(totals.items(), key=lambda item: -item[1][1]):
         print(f"{name:44} {count:5} × {us / count:9.2f} us = {us / 1e3:8.3f} ms", flush=True)
 

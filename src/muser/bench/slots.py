@@ -62,7 +62,7 @@ def open_slots(model: Path, place: Place, *, threads: int, context: int, slots: 
     file = GgufFile.open(model)
     graph = build(file.metadata, file.tensors)
     limits = Limits(context=context, slots=slots, chunk=chunk)
-    return ManySlots(device.load(graph, Weights(file, graph), limits))
+    return ManySlots(device.load(graph, Weights(file, graph, device.memory, device.looks), limits))
 
 
 class OneSlot:

@@ -92,11 +92,13 @@ class Runner(Protocol):
 class Device(Protocol):
     """A place that computes. `memory` is what it remembers from run to run, if it does.
 
+    `looks`: whether it leaves the look at every scale of a file to `Weights`.
     `chunk`: how many prompt tokens a step takes unless a caller says otherwise.
     """
 
     name: str
     chunk: int
+    looks: bool
     memory: Memory | None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:

@@ -69,6 +69,7 @@ class OracleDevice:
 
     name = "oracle"
     chunk = 256
+    looks = True
     memory: Memory | None = None
 
     def guard(self, file: GgufFile, last_words: LastWords) -> None:

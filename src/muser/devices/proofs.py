@@ -91,6 +91,9 @@ class OneOperator:
     tensors: Mapping[str, BoundTensor] = field(default_factory=dict)
     origin: None = None
 
+    def read_into(self, name: str, first: int, target: NDArray[np.uint8]) -> None:
+        target[:] = self.tensors[name].raw[first : first + target.size]
+
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]
 

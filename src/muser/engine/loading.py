@@ -56,7 +56,7 @@ def load(
     if last_words is not None:
         opened.guard(file, last_words)
     file.verify_unchanged()
-    weights = Weights(file, graph, opened.memory)
+    weights = Weights(file, graph, opened.memory, opened.looks)
     runner = opened.load(graph, weights, limits)
     took = perf_counter() - start
     return Engine(path, graph, tokenizer, template, runner, took, file.verify_unchanged)

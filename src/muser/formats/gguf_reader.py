@@ -89,6 +89,15 @@ class GgufFile:
         info = self.tensors[name]
         return np.frombuffer(self._data, np.uint8, info.size, info.offset)
 
+    def read_into(self, name: str, first: int, target: NDArray[np.uint8]) -> None:
+        """Fills `target`, uint8, with the bytes of tensor `name` from its byte `first` on.
+
+        Past the mapping, so bytes that are gone are a `FormatError`; from several threads at once.
+        """
+        info = self.tensors[name]
+        assert 0 <= first <= first + target.size <= info.size
+        self._mapped.read_into(target.data, info.offset + first)
+
     def close(self) -> None:
         """Let go of the mapping; it ends with the last view of it."""
         self._data = None

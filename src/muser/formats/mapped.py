@@ -71,6 +71,17 @@ class MappedFile:
             done += more
         return head.toreadonly()
 
+    def read_into(self, target: memoryview, offset: int) -> None:
+        """Fills `target` with the bytes from `offset` on, past the mapping. Raises `FormatError` if
+        they are gone. From several threads at once.
+        """
+        done = 0
+        while done < len(target):
+            more = os.preadv(self._file.fileno(), [target[done:]], offset + done)
+            if not more:
+                raise self._changed()
+            done += more
+
     def verify_unchanged(self) -> None:
         """Raises `FormatError` if the file was shortened, or written to, since it was opened.
 

@@ -64,17 +64,25 @@ class Weights:
     """The tensors of `graph` in `file`; keeps the mapping alive.
 
     That every scale is finite takes a look at all of the file; `memory` saves it for a file that
-    was looked at in this very state.
+    was looked at in this very state. `looks` False: the device looks at the matrices itself, as it
+    takes them.
 
     Raises `ModelError` for a tensor that is missing, unexpected, misshapen, of a type without
     kernels, or whose values make the graph the wrong one.
     """
 
-    def __init__(self, file: GgufFile, graph: Graph, memory: Memory | None = None) -> None:
+    def __init__(
+        self, file: GgufFile, graph: Graph, memory: Memory | None = None, looks: bool = True
+    ) -> None:
         self.file = file
         self.graph = graph
         self.tensors: Mapping[str, BoundTensor] = MappingProxyType(_bind(file, graph))
-        _check_all_scales(self.tensors.values(), file, memory)
+        if looks:
+            _check_all_scales(self.tensors.values(), file, memory)
+        else:
+            for tensor in self.tensors.values():
+                if len(tensor.shape) == 1:
+                    _check_scales(tensor, file)
         for uniform in graph.uniform:
             _check_uniform(
                 [self.vector(name) for name in uniform.tensors],
@@ -93,6 +101,10 @@ class Weights:
 
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]
+
+    def read_into(self, name: str, first: int, target: NDArray[np.uint8]) -> None:
+        """Fills `target` with a tensor's bytes from `first` on; see `GgufFile.read_into`."""
+        self.file.read_into(name, first, target)
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A float tensor as f32 `[n]`, values below 2^-40 as zero."""

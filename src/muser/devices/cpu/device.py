@@ -19,6 +19,7 @@ class CpuDevice:
 
     name = "cpu"
     chunk = 256
+    looks = True
 
     def __init__(
         self, threads: int | None = None, isa: str | None = None, shelf: Shelf | None = None

@@ -22,6 +22,7 @@ class CudaDevice:
 
     name = "cuda"
     chunk = 2048
+    looks = False
 
     def __init__(self, number: int = 0, shelf: Shelf | None = None) -> None:
         """Raises `DeviceError` without driver, card or compiler, or where conformance fails."""

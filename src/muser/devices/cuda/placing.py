@@ -34,6 +34,7 @@ class WeightSource(Protocol):
 
     def tensor(self, name: str) -> BoundTensor: ...
     def vector(self, name: str) -> NDArray[np.float32]: ...
+    def read_into(self, name: str, first: int, target: NDArray[np.uint8]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class _Hand:
             tensor = source.tensor(placed.name)
             self._card.fill(self._fault, FAULT_BYTES, 0xFF)
             for piece in _pieces(tensor, len(self._host[0])):
-                self._put(placed, tensor, piece)
+                self._put(placed, tensor, piece, source)
             self._card.download(self._said, self._fault)
             self._card.wait()
             if int(self._said.view(np.uint64)[0]) != NO_FAULT:
@@ -164,13 +165,13 @@ class _Hand:
                     "The file is damaged or badly converted; fetch or convert it again.",
                 )
 
-    def _put(self, placed: Placed, tensor: BoundTensor, piece: range) -> None:
+    def _put(self, placed: Placed, tensor: BoundTensor, piece: range, source: WeightSource) -> None:
         turn = self._turn = 1 - self._turn
         self._done[turn]()
         row = tensor.row_bytes()
         span = slice(piece.start * row, piece.stop * row)
         host, stage = self._host[turn][: span.stop - span.start], self._stage[turn]
-        np.copyto(host, tensor.raw[span])
+        source.read_into(tensor.name, span.start, host)
         self._card.upload(stage, host)
         if placed.raw:
             self._card.upload(placed.raw + span.start, host)
