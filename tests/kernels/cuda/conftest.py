@@ -1,6 +1,7 @@
 """One library a set of texts and architecture, and the orders in which fibers go on."""
 
 import functools
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ HERE = Path(__file__).parent
 def shims():
     """`shims("sm_90a", "rows.cuh", …)`: the library of these texts, compiled once a session."""
     return functools.cache(lambda architecture, *texts: Shim(texts, architecture))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_arena():
+    """On a card every test has the whole arena; arrays do not outlive it."""
+    yield
+    if os.environ.get("MUSER_CARD"):
+        from .live import arena
+
+        arena().reset()
 
 
 @pytest.fixture(params=(0, 1, 2), ids=("in order", "shuffled", "shuffled again"))
