@@ -161,6 +161,13 @@ void yield() {
     wake(me->index);
     leave();
 }
+static u32 rank[32];
+static u64 sleeps;
+void sleep() {  // a warp that polls must not run ahead of the one that it waits for
+    if (++sleeps > 10000000) fail("%s polls for what no thread writes", entry->name);
+    rank[me->index / 32] = chance();
+    yield();
+}
 static void maybe_yield() {  // with a seed, one that need not wait may still have to
     if (seed && (chance() & 1)) yield();
 }
@@ -701,10 +708,10 @@ static void explain_deadlock() {
 }
 // Half of the seeds let one warp run ahead of another as far as it can; the ranks are drawn for each block.
 static bool by_warps;
-static u32 rank[32];
 static bool is_before(int a, int b) { return rank[a / 32] < rank[b / 32]; }
 static void run_block() {
     for (u32& r : rank) r = chance();
+    sleeps = 0;
     fill_shared();
     ready.clear(), bulks.clear();
     for (auto& m : meetings) m.clear();

@@ -9,6 +9,7 @@ extern u8 dynamic[];
 
 [[noreturn]] void fail(const char* format, ...);
 void yield();
+void sleep();  // yield() of a thread that polls
 
 // Barriers of a block; count 0: all threads that have not ended.
 void block_barrier(int name, int count, bool wait, const char* what);
