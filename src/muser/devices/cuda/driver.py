@@ -34,6 +34,13 @@ def driver_module() -> ModuleType:
 
 def open_card(number: int = 0) -> "DriverCard":
     """The card `number`. Raises `DeviceError` without a driver or a card that can be used."""
+    api, device, facts = find_card(number)
+    context = api.call(api.driver.cuDevicePrimaryCtxRetain(device))
+    return DriverCard(api, facts, Context(device, context))
+
+
+def find_card(number: int = 0) -> tuple["Api", object, Facts]:
+    """Looks the card `number` up without taking anything of it. Raises as `open_card` does."""
     driver = driver_module()
     try:
         (status,) = driver.cuInit(0)
@@ -52,8 +59,7 @@ def open_card(number: int = 0) -> "DriverCard":
     device = api.call(driver.cuDeviceGet(number))
     facts = _facts(api, device)
     _check(api, facts)
-    context = api.call(driver.cuDevicePrimaryCtxRetain(device))
-    return DriverCard(api, facts, Context(device, context))
+    return api, device, facts
 
 
 class Api:
