@@ -11,7 +11,8 @@ from muser.formats import BlockType
 from ..bench import FLOATS
 from .shim import device, poisoned
 
-READY, PLAIN, GATED, NORM, RESIDUAL = range(5)
+READY, PLAIN, NORM, RESIDUAL = 0, 1, 3, 4
+MADE = (NORM, RESIDUAL)
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 GROUP_BYTES = {
     BlockType.Q4_K: 144,
@@ -164,7 +165,8 @@ def quantised(shim, family, source, count, rows, seed=0):
     word, n = device(np.full(1, 2**64 - 1, np.uint64)), device(np.array([count], np.int32))
     argument = Quantise(source, address(codes), address(scales), address(n), address(word))
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
-    shared = 4 * width if source.kind not in (READY, PLAIN) else 0
+    name = f"norm_{name}" if source.kind in MADE else name
+    shared = 4 * width if source.kind in MADE else 0
     shim.launch(name, rows, 512, argument, shared=shared, seed=seed)
     return codes, scales, word
 
@@ -224,8 +226,25 @@ def batch_bytes(weights, plan, gated):
     return shared + (64 * most_outputs(weights, plan.grid) if gated else 0)
 
 
-def project(shim, weights, source, plan, batch=False, **more):
-    """Outs of every part f32 [plan.rows][outputs] (or the gated one), and the fault word."""
+def _fused(kind, epilogue):
+    """The end of a kernel's name: what comes before and behind in the same launch."""
+    if kind in MADE:
+        return "_norm" + {OUT_PLAIN: "", OUT_LOGITS: "_logits"}.get(epilogue, "_gated")
+    return "_plain" if kind == PLAIN else ""
+
+
+def project(shim, weights, source, plan, batch=False, alone=False, **more):
+    """Outs of every part f32 [plan.rows][outputs] (or the gated one), and the least fault word.
+
+    Where no kernel has the input's kind, the rows are quantised by a launch of their own.
+    `alone`: by the kernels of Q4_K weights.
+    """
+    epilogue = more.get("epilogue", OUT_PLAIN)
+    if source.kind != READY and (plan.rows > 1 or (source.kind == PLAIN and epilogue)):
+        made = quantised(shim, weights[0].family, source, plan.count, plan.rows, plan.seed)
+        ready = source_of(None, READY, codes=made[0], scales=made[1], width=source.width)
+        outs, word = project(shim, weights, ready, plan, batch, alone, **more)
+        return outs, min(word, int(made[2][0]))
     outs = [poisoned((plan.rows, w.outputs), np.float32) for w in weights]
     word = device(np.full(1, 2**64 - 1, np.uint64))
     n = device(np.array([plan.count], np.int32))
@@ -246,7 +265,9 @@ def project(shim, weights, source, plan, batch=False, **more):
         shared = batch_bytes(weights, plan, gated)
         name, block = f"batch_{family}", 32 * (plan.warps + 1)
     else:
-        shared = shared_bytes(weights, plan, source.kind not in (READY, PLAIN))
-        name, block = f"matvec_{family}_{plan.rows}", 32 * (plan.warps + plan.rows)
+        shared = shared_bytes(weights, plan, source.kind in MADE)
+        form = "q4k" if alone else family
+        name = f"matvec_{form}_{plan.rows}{_fused(source.kind, a.epilogue)}"
+        block = 32 * (plan.warps + plan.rows)
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
     return outs, int(word[0])
