@@ -122,7 +122,8 @@ INLINE void tile_6(const Operands& o, int pair, float* t) {
         rows_at(o, 32 * k + 8 * pair, b);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            u32 a[4] = {all[0] & keep[i], all[1] & keep[i], all[2] & keep[i], all[3] & keep[i]};
+            u32 keep = i ? ~front : front;
+            u32 a[4] = {all[0] & keep, all[1] & keep, all[2] & keep, all[3] & keep};
             add_scaled(sum, a, b, byte_of(s, 2 * k + i), byte_of(s8, 2 * k + i));
         }
     }
