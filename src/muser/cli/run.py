@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from muser.engine import Engine, Sampling, Stream
 
 DEFAULT_TOKENS = 256
+DEFAULT_DEVICE = "cpu"
 _WHAT = Group("What to run", sort_key=0)
 _OUTPUT = Group("Output", sort_key=1)
 
@@ -59,7 +60,9 @@ class RunFlags:
         int | None, _whole("Threads; by default the cores granted.", "--threads", "-t")
     ] = None
     accept_terms: Annotated[bool, _switch("Accept the terms that the model comes under.")] = False
-    device: Annotated[str, _flag("cpu; cuda; or oracle: the arithmetic in NumPy, slow.")] = "cpu"
+    device: Annotated[str, _flag("cpu; cuda; or oracle: the arithmetic in NumPy, slow.")] = (
+        DEFAULT_DEVICE
+    )
     max_tokens: Annotated[
         int | None,
         _whole("Most tokens to answer; default 256.", "--max-tokens", "-n", group=_OUTPUT),
@@ -94,6 +97,7 @@ def run(
     _check(flags)
     sampling = (choice or SamplingFlags()).sampling()
     text = given(prompt, flags.file)
+    _check_device(flags.device)
     path = obtained(flags.model, accept_terms=flags.accept_terms)
 
     import muser
@@ -132,6 +136,14 @@ def _check(flags: RunFlags) -> None:
         raise UsageError(
             "--hash-logits has nowhere to say the hash.", "Add --json or --verbose to it."
         )
+
+
+def _check_device(name: str) -> None:
+    """Before a model is fetched for it."""
+    if name != DEFAULT_DEVICE:
+        from muser.devices import require_device
+
+        require_device(name)
 
 
 def _asked(engine: "Engine", prompt: str, flags: RunFlags, sampling: "Sampling") -> "Stream":

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from muser.devices.device import Device, LastWords, Limits, Runner, Step
-from muser.devices.opening import NAMES, open_device
+from muser.devices.opening import NAMES, open_device, require_device
 from muser.devices.oracle import OracleDevice
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "Step",
     "default_threads",
     "open_device",
+    "require_device",
     "require_threads",
 ]
 

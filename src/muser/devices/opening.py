@@ -23,4 +23,22 @@ def open_device(name: str, *, threads: int | None = None) -> Device:
         return CudaDevice()
     if name == OracleDevice.name:
         return OracleDevice()
-    raise DeviceError(f"There is no device {name!r}.", f"Known: {', '.join(NAMES)}.")
+    raise _unknown(name)
+
+
+def require_device(name: str) -> None:
+    """Raises `DeviceError` where a device cannot be opened for want of a driver, a card or a
+    compiler: quick, so that no model is fetched for nothing.
+    """
+    if name not in NAMES:
+        raise _unknown(name)
+    if name == "cuda":
+        from muser.devices.cuda.driver import find_card
+        from muser.kernels.nvrtc import Nvrtc
+
+        find_card()
+        Nvrtc()
+
+
+def _unknown(name: str) -> DeviceError:
+    return DeviceError(f"There is no device {name!r}.", f"Known: {', '.join(NAMES)}.")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from time import perf_counter
 
-from muser.devices import LastWords, Limits, open_device
+from muser.devices import LastWords, Limits, open_device, require_device
 from muser.engine.engine import Engine
 from muser.errors import LimitError, ModelError
 from muser.formats import GgufFile
@@ -41,6 +41,7 @@ def load(
     missing compiler or device, `FetchError`, and `LimitError` for an impossible size.
     """
     start = perf_counter()
+    require_device(device)
     path = obtain(model)
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)

@@ -62,7 +62,7 @@ def compile_units(nvrtc: Nvrtc, source: Source, architecture: str) -> Mapping[st
     names = units_of(architecture)
 
     def image(unit: str) -> bytes:
-        return nvrtc.cubin(source, UNITS[unit].text, architecture)[0]
+        return nvrtc.compiled(source, UNITS[unit].text, architecture).image
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(names, pool.map(image, names), strict=True))

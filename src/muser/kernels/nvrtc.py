@@ -1,5 +1,7 @@
 """NVIDIA's run-time compiler, by its bindings: CUDA texts to machine code, without a card."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +16,15 @@ FLAGS = (
     "-std=c++17",
 )
 INSTALL = "Install the CUDA extra: pip install 'muser[cuda]'."
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A unit's machine code (empty for a virtual architecture), its PTX and what was remarked."""
+
+    image: bytes = field(repr=False)
+    ptx: str = field(repr=False)
+    log: str
 
 
 class Nvrtc:
@@ -31,24 +42,10 @@ class Nvrtc:
         """All flags that decide the bytes of a library."""
         return (f"--gpu-architecture={architecture}", *FLAGS)
 
-    def cubin(self, source: Source, unit: str, architecture: str, *more: str) -> tuple[bytes, str]:
-        """Machine code of the text `unit`, and the compiler's remarks."""
-        program, log = self._compiled(source, unit, architecture, more)
-        api = self._api
-        image = b" " * self._call(api.nvrtcGetCUBINSize(program))
-        self._call(api.nvrtcGetCUBIN(program, image))
-        return image, log
-
-    def ptx(self, source: Source, unit: str, architecture: str) -> str:
-        """The assembler text of `unit`."""
-        program, _ = self._compiled(source, unit, architecture, ())
-        text = b" " * self._call(self._api.nvrtcGetPTXSize(program))
-        self._call(self._api.nvrtcGetPTX(program, text))
-        return str(text.rstrip(b"\0"), "utf-8")
-
-    def _compiled(
-        self, source: Source, unit: str, architecture: str, more: tuple[str, ...]
-    ) -> tuple[object, str]:
+    def compiled(
+        self, source: Source, unit: str, architecture: str, more: tuple[str, ...] = ()
+    ) -> Compiled:
+        """The text `unit`. Raises `DeviceError` with the compiler's first complaint."""
         api, names = self._api, [name for name in source.texts if name != unit]
         program = self._call(
             api.nvrtcCreateProgram(
@@ -59,19 +56,25 @@ class Nvrtc:
                 [name.encode() for name in names],
             )
         )
-        flags = [flag.encode() for flag in (*self.flags(architecture), *more)]
-        (status,) = api.nvrtcCompileProgram(program, len(flags), flags)
-        log = self._log(program)
-        if int(status):
-            raise DeviceError(
-                f"{self.identity} could not compile {unit} for {architecture}: {_first(log)}.",
-                "Update the packages of muser[cuda], or use --device cpu.",
-            )
-        return program, log
+        try:
+            flags = [flag.encode() for flag in (*self.flags(architecture), *more)]
+            (status,) = api.nvrtcCompileProgram(program, len(flags), flags)
+            log = self._text(api.nvrtcGetProgramLogSize, api.nvrtcGetProgramLog, program)
+            if int(status):
+                raise DeviceError(
+                    f"{self.identity} could not compile {unit} for {architecture}: {_first(log)}.",
+                    "Update the packages of muser[cuda], or use --device cpu.",
+                )
+            image = b" " * self._call(api.nvrtcGetCUBINSize(program))
+            if image:
+                self._call(api.nvrtcGetCUBIN(program, image))
+            return Compiled(image, self._text(api.nvrtcGetPTXSize, api.nvrtcGetPTX, program), log)
+        finally:
+            api.nvrtcDestroyProgram(program)
 
-    def _log(self, program: object) -> str:
-        text = b" " * self._call(self._api.nvrtcGetProgramLogSize(program))
-        self._call(self._api.nvrtcGetProgramLog(program, text))
+    def _text(self, size: Callable[..., Any], get: Callable[..., Any], program: object) -> str:
+        text = b" " * self._call(size(program))
+        self._call(get(program, text))
         return str(text.rstrip(b"\0 "), "utf-8", "replace")
 
     def _call(self, answer: tuple[Any, ...]) -> Any:

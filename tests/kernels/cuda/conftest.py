@@ -6,15 +6,30 @@ from pathlib import Path
 
 import pytest
 
+from muser.errors import DeviceError
+
+from .images import Images
 from .shim import Shim, compiler
 
 HERE = Path(__file__).parent
+COMPILED_BY_NVRTC = ("test_compile.py", "test_pipelines.py", "test_library.py")
 
 
 @pytest.fixture(scope="session")
 def shims():
     """`shims("sm_90a", "rows.cuh", …)`: the library of these texts, compiled once a session."""
     return functools.cache(lambda architecture, *texts: Shim(texts, architecture))
+
+
+@pytest.fixture(scope="session")
+def images():
+    """Every unit for every architecture, compiled once a session."""
+    try:
+        made = Images()
+    except DeviceError as problem:
+        pytest.skip(str(problem))
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +51,6 @@ def pytest_collection_modifyitems(items):
     if compiler() is None:
         skip = pytest.mark.skip(reason="no C++ compiler for this machine's processor")
         for item in items:
-            if HERE in item.path.parents:
+            if HERE in item.path.parents and item.path.name not in COMPILED_BY_NVRTC:
                 item.add_marker(skip)
     items.sort(key=lambda item: item.path.name == "test_listed.py")

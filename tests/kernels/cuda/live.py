@@ -95,7 +95,7 @@ class Live:
         mine = {path.name: path.read_bytes() for path in (HERE / "texts").glob("*.cuh")}
         unit = "".join(f'#include "{name}"\n' for name in ("muser.cuh", *texts)).encode()
         source = Source({**read_source("cuda").texts, **mine, "unit.cu": unit})
-        image, _ = Nvrtc().cubin(source, "unit.cu", architecture)
+        image = Nvrtc().compiled(source, "unit.cu", architecture).image
         self.architecture, self.inexact_sums = architecture, 0
         self._library = card.library(image)
         self.kernels = _Names(self._library)

@@ -45,4 +45,9 @@ class CudaDevice:
         """Lowers the graph. Raises `DeviceError` for an operator or type without a pipeline, and
         `LimitError` for a model that does not fit into the card's memory.
         """
-        return CudaRunner(self.open(), self.library, graph, weights, limits)
+        card = self.open()
+        try:
+            return CudaRunner(card, self.library, graph, weights, limits)
+        except BaseException:
+            card.close()
+            raise

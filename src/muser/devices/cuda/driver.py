@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,13 @@ def driver_module() -> ModuleType:
 
 def open_card(number: int = 0) -> "DriverCard":
     """The card `number`. Raises `DeviceError` without a driver or a card that can be used."""
+    api, device, facts = find_card(number)
+    context = api.call(api.driver.cuDevicePrimaryCtxRetain(device))
+    return DriverCard(api, facts, Context(device, context))
+
+
+def find_card(number: int = 0) -> tuple["Api", object, Facts]:
+    """Looks the card `number` up without taking anything of it. Raises as `open_card` does."""
     driver = driver_module()
     try:
         (status,) = driver.cuInit(0)
@@ -52,8 +60,7 @@ def open_card(number: int = 0) -> "DriverCard":
     device = api.call(driver.cuDeviceGet(number))
     facts = _facts(api, device)
     _check(api, facts)
-    context = api.call(driver.cuDevicePrimaryCtxRetain(device))
-    return DriverCard(api, facts, Context(device, context))
+    return api, device, facts
 
 
 class Api:
@@ -117,12 +124,14 @@ def _check(api: Api, facts: Facts) -> None:
 
 
 class Context:
-    """The primary context of a device, retained once and shared by the queues of a card."""
+    """The primary context of a device, retained once and shared by the queues of a card.
+
+    `owned`: what gives back each thing that was taken in it.
+    """
 
     def __init__(self, device: object, handle: object) -> None:
         self.device, self.handle = device, handle
-        self.memory: list[Address] = []
-        self.host: list[Address] = []
+        self.owned: list[Callable[[], object]] = []
         self.is_open = True
 
 
@@ -168,6 +177,7 @@ class DriverCard:
         self.enter()
         flag = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self._stream = api.call(self._driver.cuStreamCreate(flag))
+        context.owned.append(partial(self._driver.cuStreamDestroy, self._stream))
         self._overlaps = facts.capability >= (9, 0)
 
     def enter(self) -> None:
@@ -180,19 +190,21 @@ class DriverCard:
 
     def allocate(self, size: int) -> Address:
         found = Address(int(self._api.call(self._driver.cuMemAlloc(max(size, 16)))))
-        self._context.memory.append(found)
+        self._context.owned.append(partial(self._driver.cuMemFree, found))
         self.fill(found, max(size, 16), 0)
         return found
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
         where = int(self._api.call(self._driver.cuMemHostAlloc(max(size, 16), 0)))
-        self._context.host.append(where)
+        self._context.owned.append(partial(self._driver.cuMemFreeHost, where))
         memory = (ctypes.c_uint8 * max(size, 16)).from_address(where)
         ctypes.memset(where, 0, max(size, 16))
         return np.ctypeslib.as_array(memory)[:size]
 
     def library(self, image: bytes) -> DriverLibrary:
-        return DriverLibrary(self._api, self._api.call(self._driver.cuModuleLoadData(image)))
+        module = self._api.call(self._driver.cuModuleLoadData(image))
+        self._context.owned.append(partial(self._driver.cuModuleUnload, module))
+        return DriverLibrary(self._api, module)
 
     def tensor_map(self, where: Address, shape: tuple[int, int], box: tuple[int, int]) -> bytes:
         driver = self._driver
@@ -249,6 +261,7 @@ class DriverCard:
         finally:
             graph = call(driver.cuStreamEndCapture(self._stream))
         instance = call(driver.cuGraphInstantiate(graph, 0))
+        self._context.owned.append(partial(driver.cuGraphExecDestroy, instance))
         call(driver.cuGraphUpload(instance, self._stream))
         call(driver.cuGraphDestroy(graph))
         return DriverRecording(self._api, instance, self._stream)
@@ -292,8 +305,8 @@ class DriverCard:
         if not self._context.is_open:
             return
         self._context.is_open = False
-        for where in self._context.memory:
-            self._driver.cuMemFree(where)
-        for where in self._context.host:
-            self._driver.cuMemFreeHost(where)
+        self._driver.cuCtxSetCurrent(self._context.handle)  # a caller's thread may be another
+        for give_back in reversed(self._context.owned):
+            give_back()
+        self._context.owned.clear()
         self._driver.cuDevicePrimaryCtxRelease(self._context.device)

@@ -1,0 +1,127 @@
+"""Every operator and weight type has a kernel on every architecture, and each launch fits it."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from muser.devices.cuda import CudaRunner
+from muser.devices.device import Limits, Step
+from muser.devices.proofs import operator_checks
+from muser.formats import GgufFile
+from muser.graph import Op
+from muser.kernels import CudaLibrary
+from muser.kernels.cuda_registry import FLOATS, QUANTISED, units_of
+from muser.models import build
+from muser.models.synth import synthesise
+from muser.weights import Weights
+
+from .images import ARCHITECTURES
+from .paper_card import CARDS, PaperCard
+
+CHUNK = 256
+STEPS = (1, 3, 16, CHUNK)  # a row count of each bucket
+MODELS = (
+    *(("llama", kind) for kind in (*QUANTISED[:5], *FLOATS)),
+    ("muse-glimmer", "census"),
+    ("gemma3", "census"),
+)
+SMALL = {
+    "layers": 8, "width": 256, "ffn": 768, "heads": 16, "kv_heads": 2, "head_dim": 32,
+    "vocabulary": 320, "window": 8, "context": 1024,
+}  # fmt: skip
+LEAST_SHARED = 101_376  # bytes: the cards of 8.6, 8.9 and 12.0 have no more
+
+
+@pytest.fixture(scope="module", params=MODELS, ids="-".join)
+def model(request, tmp_path_factory):
+    architecture, kind = request.param
+    path = tmp_path_factory.mktemp("pipelines") / "m.gguf"
+    synthesise(
+        path, architecture=architecture, weights=kind, **(SMALL if kind == "census" else {})
+    )
+    file = GgufFile.open(path)
+    graph = build(file.metadata, file.tensors)
+    return graph, Weights(file, graph)
+
+
+def paper_library(architecture):
+    names = units_of(architecture)
+    return CudaLibrary(architecture, "paper", "0" * 64, {name: name.encode() for name in names})
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def card(request, images):
+    architecture = request.param
+    return PaperCard(architecture, {u: images.unit(architecture, u) for u in units_of(architecture)})
+
+
+def check(card):
+    """Every launch within what the card and the kernel allow; the struct is the kernel's own."""
+    assert card.launches
+    for symbol, use, shape, argument in card.launches:
+        assert argument == use.argument, symbol
+        assert 0 < shape.block <= (use.threads or 1024), symbol
+        assert shape.block % 32 == 0, symbol
+        assert use.shared + shape.shared <= card.facts.shared, (symbol, shape)
+        assert min(shape.grid) > 0, symbol
+        assert max(shape.grid[1:]) < 65_536, symbol
+
+
+def play(card, architecture, graph, weights):
+    limits = Limits(graph.context, 2, CHUNK)
+    runner = CudaRunner(card, paper_library(architecture), graph, weights, limits)
+    for count in STEPS:
+        every = np.arange(count, dtype=np.int32)
+        zeros = np.zeros(count, np.int32)
+        for outputs in (every, every[-1:], every[:0]):
+            runner.play(Step(zeros, every, zeros, outputs))
+    return runner
+
+
+def architecture_of(card):
+    return next(name for name, image in CARDS.items() if image[0] == card.facts.capability)
+
+
+def test_every_model_is_lowered_for_every_architecture(model, card, request):
+    architecture = request.node.callspec.params["card"]
+    runner = play(card, architecture, *model)
+    check(card)
+    graph, weights = model
+    types = {weights.tensor(name).type.name for name in graph.weights if ".weight" in name}
+    served = {kind for kind in runner.labels if kind not in ("KV", "rows")}
+    matrices = {weights.tensor(w).type.name for op in graph.ops for w in getattr(op, "weights", ())}
+    assert served == matrices <= types | served
+
+
+def test_every_operator_and_weight_type_is_lowered_alone(card, request):
+    """The graphs of one operator by which a card proves itself: what it computes is not looked at."""
+    architecture = request.node.callspec.params["card"]
+    library, seen = paper_library(architecture), set()
+
+    def opens(graph, weights, limits):
+        seen.update(type(op) for op in graph.ops)
+        return CudaRunner(card, library, graph, weights, limits)
+
+    names = {name for name, _ in operator_checks(opens)}
+    assert {f"project_{kind}" for kind in (*QUANTISED, *FLOATS)} <= names
+    assert {f"embed_{kind}" for kind in (*QUANTISED, *FLOATS)} <= names
+    check(card)
+
+
+def test_every_operator_is_in_a_model(tmp_path):
+    """So that the models above meet each rule of the lowering table."""
+    seen = set()
+    for architecture in ("llama", "muse-glimmer", "gemma3"):
+        synthesise(tmp_path / architecture, architecture=architecture)
+        with GgufFile.open(tmp_path / architecture) as file:
+            seen.update(type(op) for op in build(file.metadata, file.tensors).ops)
+    assert seen == {*get_args(Op)}
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_120"])
+def test_launches_fit_into_the_least_shared_memory(model, images, architecture):
+    units = {unit: images.unit(architecture, unit) for unit in units_of(architecture)}
+    card = PaperCard(architecture, units, LEAST_SHARED)
+    play(card, architecture, *model)
+    check(card)
