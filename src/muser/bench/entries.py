@@ -113,7 +113,7 @@ def _run(plan: KernelPlan, known: Sequence[Known], threads: int, say: Say) -> di
     device = CpuDevice(threads)
     file = GgufFile.open(plan.model)
     graph = build(file.metadata, file.tensors)
-    weights = Weights(file, graph)
+    weights = Weights(file, graph, device.memory)
     context = max(len(one.ids) for one in known)
     chunk = max(DEFAULT_CHUNK, *(one.plan.rows for one in known))
     runner = device.load(graph, weights, Limits(context, 1, min(chunk, context)))

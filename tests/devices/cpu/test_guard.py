@@ -162,18 +162,35 @@ def test_the_oracle_dies_with_a_report(model):
 
 PACKED = """
 import os, sys
-from muser.weights import packing
-begins_right = packing._begins_right
-def late(packer, source, plan, kept):
+from muser.weights.kept import Kept
+used = Kept._used
+def late(kept, file):
+    found = used(kept, file)
     os.truncate(sys.argv[1], 0)
-    return begins_right(packer, source, plan, kept)
-packing._begins_right = late
+    return found
+Kept._used = late
 from muser.cli.main import main
 main(sys.argv[2:])
 """
 
 
-def test_packed_weights_that_are_shortened(model, libraries, shelf, tmp_path, monkeypatch):
+PACKED_UNVERIFIED = """
+import os, sys
+from muser.kernels import Shelf
+from muser.weights.kept import Kept
+Shelf.note = lambda *_: None
+verify = Kept._verify
+def late(*given):
+    os.truncate(sys.argv[1], 0)
+    verify(*given)
+Kept._verify = late
+from muser.cli.main import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("text", [PACKED, PACKED_UNVERIFIED])
+def test_packed_weights_that_are_shortened(model, libraries, shelf, tmp_path, monkeypatch, text):
     """They are a mapped file too, of Muser's own."""
     isa = next((isa for isa, each in libraries.items() if each.constants.packed), None)
     if isa is None:
@@ -187,7 +204,7 @@ def test_packed_weights_that_are_shortened(model, libraries, shelf, tmp_path, mo
     assert kept.returncode == 0, kept.stderr
     (packed,) = (tmp_path / "home").rglob("*.packed")
     done = subprocess.run(
-        [sys.executable, "-c", PACKED, str(packed), *arguments(model)],
+        [sys.executable, "-c", text, str(packed), *arguments(model)],
         capture_output=True,
         text=True,
     )

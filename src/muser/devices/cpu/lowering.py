@@ -1,7 +1,6 @@
 """What the lowering rules share: arguments, weights bound once, quantised rows made once."""
 
 import ctypes
-import os
 from types import MappingProxyType
 from typing import Protocol
 
@@ -15,20 +14,16 @@ from muser.formats import FLOATS, READABLE, BlockType
 from muser.graph import Graph, rope_table
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kernels import Args, Constants, address
-from muser.weights import BoundTensor, GridTensor, Packed
+from muser.weights import BoundTensor, Packed, PackSource
 
 QUANTISERS = MappingProxyType({32: "quantise_32", 256: "quantise_256", GRID_BLOCK: "grid_rows"})
 """Elements that share a scale to the kernel that makes such rows."""
 
 
-class WeightSource(Protocol):
+class WeightSource(PackSource, Protocol):
     """What a runner asks of `muser.weights.Weights`."""
 
-    @property
-    def origin(self) -> os.stat_result | None: ...
-    def tensor(self, name: str) -> BoundTensor: ...
     def vector(self, name: str) -> NDArray[np.float32]: ...
-    def grid(self, name: str) -> GridTensor: ...
 
 
 def block_size(kind: BlockType) -> int:

@@ -57,6 +57,7 @@ class _Weights:
 
     tensors: Mapping[str, BoundTensor] = field(default_factory=dict)
     origin: None = None
+    memory: None = None
 
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]
