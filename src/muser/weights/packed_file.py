@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.weights.panels import Panels
+from muser.weights.panels import AT_ONCE, Panels
 
 VERSION = 2  # of head and record
 LAYOUT = "panels of 16, 2"  # of the panels; changes with `pack.h`
@@ -41,6 +41,14 @@ def about(model: os.stat_result) -> dict[str, int]:
     """What tells one model file from another without reading it whole."""
     values = (model.st_dev, model.st_ino, model.st_size, model.st_mtime_ns)
     return dict(zip(SOURCE, values, strict=True))
+
+
+class OtherVersionError(ValueError):
+    """A file whose panels these kernels do not read."""
+
+    def __init__(self, layout: str) -> None:
+        super().__init__("made for another version of Muser")
+        self.layout = layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +69,13 @@ class Plan:
         return cls._laid_out(line + b" " * (-(len(line) + 1) % PAGE) + b"\n", panels)
 
     @classmethod
-    def read(cls, file: BinaryIO) -> tuple["Plan", dict[str, Any]]:
-        """The plan of a file that lies there, and its head. Raises `ValueError` for no such file,
-        and for one of another version."""
+    def read(cls, file: BinaryIO) -> tuple["Plan", dict[str, int]]:
+        """The plan by which a file was made, and of what. Raises `OtherVersionError`, and
+        `ValueError` for what is no such file."""
         head = file.readline(LARGEST_LINE)
         parts = _parsed(head)
         if (parts.get("file"), parts.get("layout")) != (VERSION, LAYOUT):
-            raise ValueError("made by another version of Muser")
+            raise OtherVersionError(str(parts.get("layout")))
         try:
             panels = tuple(map(_panels, parts["tensors"]))
             source = {name: int(parts["source"][name]) for name in SOURCE}
@@ -131,9 +139,20 @@ def digest(data: NDArray[np.uint8]) -> str:
     return blake3(data.data).hexdigest()
 
 
+def digest_of(file: BinaryIO, size: int) -> str:
+    """The same of the next `size` bytes of a file, or of all that are left."""
+    from blake3 import blake3
+
+    hasher = blake3()
+    while piece := file.read(min(size, AT_ONCE)):
+        hasher.update(piece)
+        size -= len(piece)
+    return hasher.hexdigest()
+
+
 def _parsed(raw: bytes) -> dict[str, Any]:
-    try:
-        parts = json.loads(raw)
+    try:  # behind a head of version 1 stands no line feed
+        parts, _ = json.JSONDecoder().raw_decode(raw.decode("ascii", "replace"))
     except (ValueError, RecursionError) as error:
         raise ValueError("damaged: a line of it is no JSON") from error
     if not isinstance(parts, dict):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from muser.kernels import Library, zeros
 from muser.kernels.shelf import PATIENCE_SECONDS
 from muser.kernels.trust import DistrustError, check_folder
-from muser.locking import held
+from muser.locking import held, seen
 from muser.weights.kept import Kept, Mapped, PackSource
 from muser.weights.packed_file import UNFINISHED, Packed, Plan, about
 from muser.weights.panels import Packer, Panels, TensorSource
@@ -63,29 +63,22 @@ def _from_folder(kept: Kept) -> Packed:
     folder = kept.path.parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_folder(folder)
-    before = _seen(kept.path)
+    before = seen(kept.path)
     found = kept.find()
     if found is not None:
         return found
-    with alone(folder):
+    with alone(folder) as is_alone:
+        if is_alone:
+            _sweep(folder)
         # Another process may have made it meanwhile; what was refused is not looked at twice.
-        found = kept.find() if _seen(kept.path) != before else None
+        found = kept.find() if seen(kept.path) != before else None
         return found or kept.make()
 
 
-def _seen(path: Path) -> tuple[int, ...] | None:
-    """Changes with the file of that name; None where there is none."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process packs at a time, and nobody's unfinished file is left then; where there are no
-    locks, renaming keeps files whole."""
+def alone(folder: Path) -> Iterator[bool]:
+    """One process at a time packs or clears. False where there are no locks: then renaming keeps
+    files whole."""
 
     def wait(holder: str) -> None:
         log.info("Waiting for %s, which packs weights into %s.", holder, folder)
@@ -95,13 +88,13 @@ def alone(folder: Path) -> Iterator[None]:
             stack.enter_context(held(folder / LOCK, wait, PATIENCE_SECONDS))
         except OSError:
             log.debug("%s has no locks.", folder)
+            yield False
         else:
-            _sweep(folder)
-        yield
+            yield True
 
 
 def _sweep(folder: Path) -> None:
-    """Who wrote them has ended: the lock went with it."""
+    """Removes unfinished files. Who wrote them has ended: the lock went with it."""
     for path in folder.iterdir():
         if UNFINISHED.fullmatch(path.name):
             path.unlink()
