@@ -86,9 +86,6 @@ INLINE __mmask16 visible16(int32_t j, int32_t first, int32_t last) {
     return (__mmask16)((0xffffu << from) & (0xffffu >> (16 - to)));
 }
 
-/* The first n lanes. */
-INLINE __mmask16 first16(int32_t n) { return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1); }
-
 /* 20 - ceil(log2 d) */
 INLINE int32_t query_bits(int32_t d) { return 20 - (32 - __builtin_clz((unsigned)d - 1)); }
 

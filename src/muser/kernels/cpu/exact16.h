@@ -4,6 +4,9 @@
 
 #include "exact.h"
 
+/* The first n lanes, n ≥ 0. */
+INLINE __mmask16 first16(int32_t n) { return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1); }
+
 INLINE __m512i sizes16(__m512 x) {
     return _mm512_and_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
