@@ -91,7 +91,7 @@ def measured(
 
     from muser.bench import Plan, reference_isa, run_plan
 
-    reference = chosen.reference or reference_isa()
+    reference = reference_isa(chosen.reference)
     plan = Plan(kind, model, cells, threads, reference, flags.repetitions)
     record = run_plan(plan, open_theirs=open_theirs, say=say)
     kept(record, flags, table(record))
