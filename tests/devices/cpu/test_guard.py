@@ -52,6 +52,29 @@ except DeviceError as problem:
 """
 )
 
+ONE_BY_ONE = (
+    BEGIN
+    + """
+for _ in range(200):
+    file = GgufFile.open(path)
+    device.guard(file, words)
+"""
+)
+GONE = (
+    ONE_BY_ONE
+    + """
+import numpy as np
+from pathlib import Path
+from muser.devices.cpu.guard import Guard
+for _ in range(200):
+    other = mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
+    Guard(device.library, words).packed(Path("packed"), np.frombuffer(other, np.uint8))
+last = np.frombuffer(other, np.uint8)
+del other
+print(device.library.handle.muser_guard(None, 0, None, 0, 0))
+"""
+)
+
 
 @pytest.fixture
 def model(tmp_path, libraries, monkeypatch):
@@ -98,6 +121,18 @@ def test_more_than_the_table_holds(model):
     done = ended(MANY, model)
     assert (done.returncode, done.stderr) == (0, "")
     assert "cannot be guarded" in done.stdout
+
+
+def test_what_is_no_longer_mapped_makes_room(model):
+    """400 mappings one after another; two live, so the next entry of the table is the third."""
+    done = ended(GONE, model)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "2\n")
+
+
+def test_the_last_of_many_has_its_words(model):
+    done = ended(ONE_BY_ONE + "os.truncate(path, 0); bytes(file.whole)", model)
+    assert done.returncode == 3
+    assert done.stderr.startswith("FormatError 3: ")
 
 
 RUN = """
