@@ -16,8 +16,6 @@ enum { TOGETHER16 = 4, BUNDLES = 3, NOWHERE = -(1 << 30) }; /* NOWHERE: the N an
 #define FLOOR_BASE 0x1.8p23f
 #define FLOOR_BITS 0x4b400000u
 
-INLINE __m512i all16(int32_t x) { return _mm512_set1_epi32(x); }
-
 INLINE __m512 exp2_16(__m512 f) {
     __m512 g = _mm512_set1_ps(0x1.cacdf6p-13f);
     g = _mm512_fmadd_ps(g, f, _mm512_set1_ps(0x1.44bd44p-10f));
@@ -58,19 +56,6 @@ INLINE __m512i held16(const void *p) {
     return v;
 }
 
-/* Reductions that leave the answer in every lane. */
-#define EVERYWHERE16(name, operation, type, far, near)                                     \
-    INLINE type name(type x) {                                                             \
-        x = operation(x, far(x, x, 0x4e));                                                 \
-        x = operation(x, far(x, x, 0xb1));                                                 \
-        x = operation(x, near(x, 0x4e));                                                   \
-        return operation(x, near(x, 0xb1));                                                \
-    }
-
-EVERYWHERE16(largest_of16, _mm512_max_epi32, __m512i, _mm512_shuffle_i32x4, _mm512_shuffle_epi32)
-EVERYWHERE16(sum_of16, _mm512_add_epi32, __m512i, _mm512_shuffle_i32x4, _mm512_shuffle_epi32)
-EVERYWHERE16(most_of16, _mm512_max_ps, __m512, _mm512_shuffle_f32x4, _mm512_permute_ps)
-
 /* a / b, rounded once, for b whose rounded reciprocal is r: two corrections by the remainder
  * (Markstein 1990: the first makes q one of the neighbours of the quotient, the second the nearer).
  * Sizes as here, far from the smallest and the largest, neither lose a remainder nor overflow. */
@@ -92,18 +77,10 @@ INLINE int32_t query_bits(int32_t d) { return 20 - (32 - __builtin_clz((unsigned
 /* G(q, 20 - ceil(log2 d), -60) of one head: codes, zeros up to `stride`. Returns the step. */
 INLINE int32_t grid_query16(const float *x, int32_t n, int32_t stride, int16_t *codes) {
     const int32_t p = query_bits(n);
-    __m512i top = _mm512_setzero_si512();
-    for (int32_t k = 0; k < n; k += 16)
-        top = _mm512_max_epi32(top, sizes16(_mm512_maskz_loadu_ps(first16(n - k), x + k)));
-    int32_t e = grid_step((uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(largest_of16(top))), p, -60);
-    const __m512 inverse = _mm512_set1_ps(two_to(-e));
-    const __m512i bound = all16((1 << p) - 1), under = all16(1 - (1 << p));
-    for (int32_t k = 0; k < stride; k += 16) {
-        __m512i q = rne_product16(_mm512_maskz_loadu_ps(first16(most(n - k, 0)), x + k), inverse);
-        q = _mm512_max_epi32(under, _mm512_min_epi32(bound, q));
-        _mm256_storeu_si256((__m256i *)(codes + k), _mm512_cvtepi32_epi16(q));
-    }
-    return e;
+    const struct grid16 g = grid_of16(top_of16(x, n), p, -60);
+    for (int32_t k = 0; k < stride; k += 16)
+        _mm256_storeu_si256((__m256i *)(codes + k), _mm512_cvtepi32_epi16(grid_at16(&g, x, k, n)));
+    return g.e;
 }
 
 /* One query head on its way through the tiles; the same number in every lane of a vector. */
