@@ -126,22 +126,23 @@ INLINE void merge16(struct seeker *x, __m512i N, __m512i M, __m512 D, __m512 *ol
     x->X = X;
 }
 
-/* T of 64 positions from `at` on, of `heads` heads. */
-INLINE void score16(int heads, const struct seeker *x, const int16_t *k, int32_t stride, int32_t at,
-                    struct tile16 *t) {
+/* T of 16·groups positions from `at` on, of `heads` heads. */
+INLINE void score16(int heads, int groups, const struct seeker *x, const int16_t *k, int32_t stride,
+                    int32_t at, struct tile16 *t) {
     __m512i T[TOGETHER16][4];
     for (int h = 0; h < heads; h++)
-        for (int g = 0; g < 4; g++) T[h][g] = _mm512_setzero_si512();
+        for (int g = 0; g < groups; g++) T[h][g] = _mm512_setzero_si512();
     for (int32_t i = 0; i < stride; i += 2) {
         __m512i row[4];
-        for (int g = 0; g < 4; g++) row[g] = held16(k + (int64_t)g * KEY_GROUP * stride + KEY_GROUP * i);
+        for (int g = 0; g < groups; g++)
+            row[g] = held16(k + (int64_t)g * KEY_GROUP * stride + KEY_GROUP * i);
         for (int h = 0; h < heads; h++) {
             __m512i q = spread16(x[h].q + i);
-            for (int g = 0; g < 4; g++) T[h][g] = _mm512_dpwssd_epi32(T[h][g], row[g], q);
+            for (int g = 0; g < groups; g++) T[h][g] = _mm512_dpwssd_epi32(T[h][g], row[g], q);
         }
     }
     for (int h = 0; h < heads; h++)
-        for (int g = 0; g < 4; g++) _mm512_storeu_si512(t[h].T + at + 16 * g, T[h][g]);
+        for (int g = 0; g < groups; g++) _mm512_storeu_si512(t[h].T + at + 16 * g, T[h][g]);
 }
 
 /* Weights of positions [first, last) of a tile, and the head's R, X and den after it. With s = 2^(n - N)·g
@@ -251,10 +252,15 @@ struct bundle {
     default: { enum { HEADS = TOGETHER16 }; call; } break;                                 \
     }
 
+/* Of a few positions no more is read than the groups of sixteen that they lie in. */
 INLINE void score_tile16(int heads, const struct bundle *b, int32_t at, int32_t first, int32_t last) {
     const int32_t stride = b->v.stride;
-    for (int32_t j = first & ~63; j < last; j += 64)
-        score16(heads, b->x, b->v.key + (int64_t)(at + j) * stride, stride, j, b->t);
+    int32_t j = first & ~15;
+    for (; last - j > 32; j += 64)
+        score16(heads, 4, b->x, b->v.key + (int64_t)(at + j) * stride, stride, j, b->t);
+    const int16_t *rest = b->v.key + (int64_t)(at + j) * stride;
+    if (last - j > 16) score16(heads, 2, b->x, rest, stride, j, b->t);
+    else if (last > j) score16(heads, 1, b->x, rest, stride, j, b->t);
 }
 
 INLINE void weigh_tile16(const struct bundle *b, int32_t at, int32_t first, int32_t last) {
