@@ -135,13 +135,31 @@ class Lowering:
         block = block_size(kind)
         scratch, name = self.arena.quantised[block], quantised_name(block)
         if self._held.get(block) != source:
-            args = self.args(
-                x=self.row(source), width=self.width(source), **scratch_fields(scratch)
-            )
+            args = self.args(x=self.row(source), **self.quantised_fields(source, block))
             node = f"{source} in blocks of {block}"
             self.add(QUANTISERS[block], args, node, (source,), (name,))
             self._held[block] = source
         return scratch, name
+
+    def quantised_fields(self, source: str, block: int) -> dict[str, int]:
+        return {"width": self.width(source), **scratch_fields(self.arena.quantised[block])}
+
+    def add_quantising(
+        self,
+        prefix: str,
+        args: Args,
+        node: str,
+        source: str,
+        block: int,
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+        tensor_type: str | None,
+    ) -> None:
+        """A move that makes the row `source`, among `writes`, and quantises it."""
+        name = quantised_name(block)
+        kernel = prefix + QUANTISERS[block]
+        self.add(kernel, args, node, reads, (*writes, name), tensor_type=tensor_type)
+        self._held[block] = source
 
 
 def scratch_fields(scratch: Quantised) -> dict[str, int]:

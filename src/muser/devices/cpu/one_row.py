@@ -21,7 +21,7 @@ from muser.devices.cpu.arena import Arena, quantised_name
 from muser.devices.cpu.moves import CACHE, Move, waits
 from muser.kernels import CACHE_LINE, Args, address, zeros
 
-SOURCES, TARGETS = ("x", "y"), ("out", "codes", "scales", "sums")
+SOURCES, TARGETS = ("x", "y"), ("out", "normed", "codes", "scales", "sums")
 TAKE_ROWS = "take_rows"  # of one row the first is the only one
 WHOLE = "whole"
 
@@ -83,15 +83,16 @@ def _ways(moves: Sequence[Move]) -> list[_Way]:
 
 
 def _lasting(moves: Sequence[Move]) -> frozenset[int]:
-    """Moves that write a row that no later move reads, or a cache that is written more than once:
-    who is late would undo what another has appended since.
+    """Moves that write rows of which no later move reads one, or a cache that is written more than
+    once: who is late would undo what another has appended since.
     """
     found, read = set(), set[str]()
     times = Counter(name for move in moves for name in move.writes)
     for i in reversed(range(len(moves))):
         move = moves[i]
         caches = _caches(move)
-        if any(times[name] > 1 for name in caches) or not move.writes - caches <= read:
+        rows = move.writes - caches
+        if any(times[name] > 1 for name in caches) or (rows and rows.isdisjoint(read)):
             found.add(i)
         read |= move.reads
     return frozenset(found)
