@@ -64,8 +64,8 @@ enum { TOGETHER_ABOVE_4 = LANED };
     ROWS(name, function(__VA_ARGS__, a, a->x, w))                                \
     ROWS(norm_##name, norm_rows(a, a->x, a->normed, w);                          \
          function(__VA_ARGS__, a, a->normed, w))                                 \
-    ROWS(add_norm_##name, add_rows(a, w); norm_rows(a, a->out, a->normed, w);    \
-         function(__VA_ARGS__, a, a->normed, w))
+    ROWS(add_norm_##name, ask_for_weight(a); add_rows(a, w);                     \
+         norm_rows(a, a->out, a->normed, w); function(__VA_ARGS__, a, a->normed, w))
 
 QUANTISE(quantise_32, quantise, 32, panel)
 QUANTISE(quantise_256, quantise, 256, panel)

@@ -36,6 +36,13 @@ INLINE uint32_t norm_run(const float *x, const float *weight, int32_t n, float i
     return top;
 }
 
+/* A norm's weight has been pushed out of the caches since the last token: it is asked for before the sum
+ * that comes first. */
+INLINE void ask_for_weight(const struct args *a) {
+    if (a->weight)
+        for (int32_t k = 0; k < a->head_dim; k += 16) __builtin_prefetch((const float *)a->weight + k);
+}
+
 /* x, weight (f32 [head_dim] or NULL), heads, head_dim, eps, inverse. rms_norm has one head. */
 INLINE void norm_rows(const struct args *a, const float *x, float *out, const struct worker *w) {
     int32_t width = a->heads * a->head_dim;
