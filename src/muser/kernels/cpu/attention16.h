@@ -277,6 +277,13 @@ INLINE void mix_tile16(int heads, const struct bundle *b, int32_t at, int32_t fi
     for (; i < stride; i += 16) mix16(heads, 1, b->x, rows, stride, i, first, last, b->t);
 }
 
+/* The first tile is asked for while queries are read: of keys and values `rows` positions each. */
+INLINE void ask_for_tile16(const struct view *v, int32_t at, int32_t rows) {
+    const int64_t from = (int64_t)at * v->stride, bytes = (int64_t)rows * v->stride * 2;
+    for (int64_t k = 0; k < bytes; k += 64) __builtin_prefetch((const char *)(v->key + from) + k);
+    for (int64_t k = 0; k < bytes; k += 64) __builtin_prefetch((const char *)(v->value + from) + k);
+}
+
 /* Heads [begin, end) of one row, at most BUNDLES times TOGETHER16. Every stage goes through all of
  * them before the next one begins: what one head waits for leaves room for the others. */
 INLINE void attend_heads16(const struct args *a, int32_t row, int32_t begin, int32_t end, const struct worker *w) {
@@ -289,6 +296,7 @@ INLINE void attend_heads16(const struct args *a, int32_t row, int32_t begin, int
         int32_t stop = least(least((head / group + 1) * group, end), head + TOGETHER16);
         struct bundle b = {view_of(a, row, head), x + head - begin, t + head - begin, head, stop - head};
         bundles[count] = b;
+        ask_for_tile16(&b.v, lo / TILE * TILE % a->capacity, least(32, hi - lo / TILE * TILE));
         head = stop;
     }
     for (int32_t h = begin; h < end; h++) begin16(a, row, h, stride, &x[h - begin]);
