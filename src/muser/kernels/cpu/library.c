@@ -53,7 +53,7 @@ enum { TOGETHER_ABOVE_4 = LANED };
 #endif
 
 /* Row-major up to 4 rows, then panels or tiles of rows where the instruction set has them. */
-#define ROWS(name, call_with_panel)                                              \
+#define READY_ROWS(name, call_with_panel)                                        \
     PIPELINE(name##_1, enum { panel = 0 }; call_with_panel)                      \
     PIPELINE(name##_4, muser_##name##_1(a, w))                                   \
     PIPELINE(name##_chunk, enum { panel = TOGETHER_ABOVE_4 }; call_with_panel)   \
@@ -61,11 +61,12 @@ enum { TOGETHER_ABOVE_4 = LANED };
 
 /* Rows for a projection; the same of a normed row (`normed` gets it), and of a normed sum (`out`). */
 #define QUANTISE(name, function, ...)                                            \
-    ROWS(name, function(__VA_ARGS__, a, a->x, w))                                \
-    ROWS(norm_##name, norm_rows(a, a->x, a->normed, w);                          \
-         function(__VA_ARGS__, a, a->normed, w))                                 \
-    ROWS(add_norm_##name, ask_for_weight(a); add_rows(a, w);                     \
-         norm_rows(a, a->out, a->normed, w); function(__VA_ARGS__, a, a->normed, w))
+    READY_ROWS(name, function(__VA_ARGS__, a, a->x, w))                          \
+    READY_ROWS(norm_##name, norm_rows(a, a->x, a->normed, w);                    \
+               function(__VA_ARGS__, a, a->normed, w))                           \
+    READY_ROWS(add_norm_##name, ask_for_weight(a); add_rows(a, w);               \
+               norm_rows(a, a->out, a->normed, w);                               \
+               function(__VA_ARGS__, a, a->normed, w))
 
 QUANTISE(quantise_32, quantise, 32, panel)
 QUANTISE(quantise_256, quantise, 256, panel)
