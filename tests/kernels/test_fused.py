@@ -84,7 +84,7 @@ def test_weights_of_two_block_sizes_read_one_normed_row(library, tally, rng):
     bench = Bench(library, 3, ops, rows, tensors)
     normed = oracle.rms_norm(x, tensors.vector("factor"), 1e-5)
     for count in (1, 9):
-        label = bench.label("quantise_256", bucket_of(count))
+        label = bench.label("project_q6_k", bucket_of(count))
         actual = bench.play({"x": x[:count]}, "z")
         raw = tensors.tensor("other").raw.reshape(OUT, -1)
         expected = oracle.project(normed[:count], BlockType.Q6_K, raw)
