@@ -23,6 +23,7 @@ struct guarded {
 
 static struct guarded guarded[MAX_GUARDED];
 static _Atomic int32_t guarded_count; /* entries that were ever taken, the first ones */
+static atomic_flag spoken = ATOMIC_FLAG_INIT;
 static struct sigaction unguarded; /* what stood there before */
 
 /* Calls nothing but what POSIX allows in a signal handler. */
@@ -43,6 +44,7 @@ static void on_lost_bytes(int number, siginfo_t *info, void *context) {
     for (int32_t i = 0; i < count; i++) {
         uintptr_t end = atomic_load(&guarded[i].end);
         if (at >= end || at < guarded[i].begin) continue;
+        while (atomic_flag_test_and_set(&spoken)) pause(); /* another thread speaks, and ends all */
         speak(guarded[i].words, guarded[i].length);
         _exit(guarded[i].status);
     }
