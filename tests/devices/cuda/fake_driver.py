@@ -4,16 +4,9 @@ A call outside the context, of memory that was given back, or with a stale handl
 driver would. `answers`: function name to the status it gives instead of doing its work.
 """
 
-import ctypes
 import itertools
 import threading
 from enum import IntEnum
-from types import SimpleNamespace
-
-import numpy as np
-
-from tests.devices.cuda.shim_card import ShimLoaded
-from tests.kernels.cuda.shim import tensor_map
 
 
 class Status(IntEnum):

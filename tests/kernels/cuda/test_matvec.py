@@ -181,7 +181,7 @@ def test_norm_before(shim, family, rows, seed):
     kind, width = KINDS[family], WIDE[family]
     raw, _, _ = data(kind, width, 21)
     weight = p.place(shim, kind, raw, width)
-    x, other, w, _ = vectors(family, rows)
+    x, _, w, _ = vectors(family, rows)
     plan = p.Plan(rows=rows, count=rows, warps=8, seed=seed)
     inputs = [
         (p.source_of(device(x), p.NORM, weight=w, eps=1e-5), oracle.rms_norm(x, w, 1e-5)),

@@ -37,9 +37,7 @@ LEAST_SHARED = 101_376  # bytes: the cards of 8.6, 8.9 and 12.0 have no more
 def model(request, tmp_path_factory):
     architecture, kind = request.param
     path = tmp_path_factory.mktemp("pipelines") / "m.gguf"
-    synthesise(
-        path, architecture=architecture, weights=kind, **(SMALL if kind == "census" else {})
-    )
+    synthesise(path, architecture=architecture, weights=kind, **(SMALL if kind == "census" else {}))
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
     return graph, Weights(file, graph)
@@ -53,7 +51,9 @@ def paper_library(architecture):
 @pytest.fixture(params=ARCHITECTURES)
 def card(request, images):
     architecture = request.param
-    return PaperCard(architecture, {u: images.unit(architecture, u) for u in units_of(architecture)})
+    return PaperCard(
+        architecture, {u: images.unit(architecture, u) for u in units_of(architecture)}
+    )
 
 
 def check(card):
@@ -95,7 +95,7 @@ def test_every_model_is_lowered_for_every_architecture(model, card, request):
 
 
 def test_every_operator_and_weight_type_is_lowered_alone(card, request):
-    """The graphs of one operator by which a card proves itself: what it computes is not looked at."""
+    """The graphs of one operator by which a card proves itself; nothing is computed."""
     architecture = request.node.callspec.params["card"]
     library, seen = paper_library(architecture), set()
 
