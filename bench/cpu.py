@@ -27,7 +27,7 @@ from peers.building import PeerError, told
 
 from muser import places
 from muser.bench import Cell, Plan, Side, reference_isa, run_plan
-from muser.bench.record import write
+from muser.bench.record import require, write
 from muser.bench.rivals import LlamaLibrarySide
 from muser.bench.walls import run_start
 from muser.errors import MuserError
@@ -144,6 +144,7 @@ def _compared(
     plan = Plan(KIND, model, cells, chosen.threads, reference_isa(), chosen.pairs)
     record = run_plan(plan, open_theirs=opens, say=told)
     told(f"record    {write(record, chosen.records or places.records())}")
+    require(record)
     return record
 
 
@@ -170,6 +171,7 @@ def _timed_run(chosen: argparse.Namespace) -> dict[str, Any]:
     model = models.bring(RUN.model)
     record = run_start(model, chosen.pairs, reference_isa(), cold=1, say=told)
     told(f"record    {write(record, chosen.records or places.records())}")
+    require(record)
     return record
 
 

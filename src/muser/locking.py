@@ -52,6 +52,18 @@ def try_lock(handle: IO[bytes]) -> bool:
     return True
 
 
+def seen(path: Path) -> tuple[int, ...] | None:
+    """Changes with the file of that name and its bytes; None where there is none.
+
+    Who waited for a lock learns by it whether another process has made the file meanwhile.
+    """
+    try:
+        about = path.lstat()
+    except OSError:
+        return None
+    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+
+
 def _sign(handle: IO[bytes]) -> None:
     """A full disk does not keep the lock from working."""
     try:

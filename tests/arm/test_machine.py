@@ -1,6 +1,8 @@
 """What the emulated machine needs, without making one."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +15,18 @@ def test_a_missing_tool_is_named(monkeypatch, missing):
     monkeypatch.setattr(shutil, "which", lambda name: None if name in kind else f"/bin/{name}")
     with pytest.raises(machine.Unavailable, match=f"{kind[0]} is not here"):
         machine.prepare()
+
+
+def test_a_run_without_a_machine_is_not_green(tmp_path):
+    """They were asked for by name: nobody should believe that they ran."""
+    command = (sys.executable, "-m", "pytest", "-m", "arm", "-p", "no:cacheprovider", "tests/arm")
+    environment = {"PATH": str(tmp_path), "MUSER_HOME": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=machine.REPOSITORY, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stdout
+    assert "no ARM machine can be emulated here: qemu-aarch64 is not here" in done.stdout
+    assert "passed" not in done.stdout
 
 
 def test_a_command_that_fails_says_why():

@@ -74,7 +74,7 @@ def test_one_loud_moment_is_enough(tmp_path, loud):
     model.write_bytes(b"abc")
     machine = Phases(loud)
 
-    def body():
+    def body(sides):
         machine.others = 1.0 if loud == "during" else 0.0
         machine.advance(1.0)
         machine.others = 0.0

@@ -40,6 +40,7 @@ def test_misses_are_told_again(tmp_path):
         "`exact: false`",
         "[not quiet]",
         "unsteady: ours has a CV of [20.0%]",
+        "decode: [failed][r6]: decode 128 at depth 0: choice 7 is 1, the reference chose 2.",
     ):
         assert said in misses
     assert "the bar 1.2" not in misses

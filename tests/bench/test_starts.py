@@ -7,6 +7,7 @@ import pytest
 
 from muser.bench import loads, walls
 from muser.bench.loads import run_load
+from muser.bench.record import require
 from muser.bench.walls import run_start, timed_process
 from muser.cli.bench_starts import load_table, start_table
 from muser.errors import DeviceError, WrongTokens
@@ -53,8 +54,11 @@ def test_cold_starts_have_a_home_each_and_warm_ones_share_theirs(model):
 
 @pytest.mark.parametrize("wrong", [1, 4, 7])
 def test_a_wrong_answer_tells_no_time(model, wrong):
+    record = run_start(model, 3, "c", run=Processes(wrong), look=FakeMachine().look())
+    assert record["runs"] == []
+    assert record["failed"]["sides"]["ours"]["libraries"] == {"cpu-x": "00"}
     with pytest.raises(WrongTokens, match="answered"):
-        run_start(model, 3, "c", run=Processes(wrong), look=FakeMachine().look())
+        require(record)
 
 
 def test_a_process_that_fails_is_named_with_its_last_words():
@@ -99,8 +103,12 @@ def test_every_load_has_a_process_of_its_own_and_takes_turns(model):
 
 
 def test_a_load_that_computes_something_else_tells_no_time(model):
+    look = FakeMachine().look()
+    record = run_load(model, (1,), 64, 2, "c", open_ours=lambda: CountingSide(wrong=1), look=look)
+    assert record["runs"] == []
+    assert record["failed"]["sides"]["ours"]["libraries"] == {"ours": "00"}
     with pytest.raises(WrongTokens):
-        run_load(model, (1,), 64, 2, "c", open_ours=lambda: CountingSide(wrong=1))
+        require(record)
 
 
 def test_a_timed_process_may_write_bytecode(monkeypatch):

@@ -155,4 +155,15 @@ KERNELS = record(
         }
     ],
 )
-ALL = (KERNELS, VERSUS, NOISY, START, LOAD)
+FAILED = record(
+    "decode",
+    "2026-02-05T12:00:00Z",
+    [],
+    failed={
+        "code": "wrong_tokens",
+        "sentence": "decode 128 at depth 0: choice 7 is 1, the reference chose 2.",
+        "remedy": "Report it.",
+        "sides": {"ours": {**OURS, "libraries": {"cpu-amx": "aa" * 32}}},
+    },
+)
+ALL = (KERNELS, VERSUS, NOISY, START, LOAD, FAILED)

@@ -1,12 +1,14 @@
 """`muser bench` on a tiny model; how fast anything is, is nobody's claim here."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from muser import places
 from muser.bench import record as records
 from muser.bench.ours import MuserSide
+from muser.kernels import Shelf, choose_library, supported_isas
 from muser.models.synth import synthesise
 from tests.bench import written
 
@@ -65,6 +67,36 @@ def test_a_noisy_machine_is_an_error_after_the_record(command, model, tmp_path, 
     [(_, record)] = records.read_all(tmp_path / "home" / "records")
     assert record["quiet"] is False
     assert command("bench", "decode", *flags, "--allow-noise").status == 0
+
+
+def test_a_wrong_run_is_an_error_after_the_record_and_tells_no_speed(
+    command, model, tmp_path, monkeypatch
+):
+    def lying(self, prompts, fed, *, margins=False):
+        sample = honest(self, prompts, fed, margins=margins)
+        return replace(sample, ids=(*sample.ids[:-1], sample.ids[-1] + 1))
+
+    honest = MuserSide.decode
+    monkeypatch.setattr(MuserSide, "decode", lying)
+    flags = ("-m", str(model), "-t", "1", "--repetitions", "1", "-n", "2", "--depths", "0")
+    outcome = command("bench", "decode", *flags)
+    assert outcome.status == 10
+    assert "error: decode 2 at depth 0: choice 1 is " in outcome.err
+    assert outcome.out == ""
+    [(_, record)] = records.read_all(tmp_path / "home" / "records")
+    assert record["runs"] == []
+    assert record["failed"]["sides"]["ours"]["libraries"]
+    assert json.loads(command("bench", "decode", *flags, "--json").out)["failed"]
+
+
+@pytest.mark.parametrize("kind", ["decode", "kernels", "start", "load"])
+def test_a_set_is_no_reference_of_itself(command, model, monkeypatch, kind):
+    monkeypatch.setenv("MUSER_ISA", "c")
+    if len(supported_isas(choose_library(Shelf(places.libraries()), "c"))) == 1:
+        pytest.skip("this processor has plain C alone")
+    outcome = command("bench", kind, "-m", str(model), "--reference", "c")
+    assert outcome.status == 2
+    assert outcome.err.startswith("error: --reference c is the set that is measured")
 
 
 @pytest.mark.parametrize(

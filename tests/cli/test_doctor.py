@@ -15,6 +15,7 @@ from muser.bench.lock import alone
 from muser.bench.starting import Start, cold_and_warm, middle, timed
 from muser.cli import doctor_facts
 from muser.errors import DeviceError
+from muser.kernels import Shelf
 from muser.models.synth import synthesise
 
 Doctor = Callable[..., tuple[Outcome, dict[str, Any]]]
@@ -73,8 +74,9 @@ def test_the_same_for_a_person(doctor: Doctor, command: Command) -> None:
     outcome = command("doctor")
     assert outcome.status == 0
     begins = [line.split()[0] for line in outcome.out.splitlines() if line[0] != " "]
-    assert begins[:8] == [
-        *("muser", "processor", "kernels", "compiler", "libraries", "models", "threads", "memory")
+    assert begins[:9] == [
+        *("muser", "processor", "kernels", "compiler", "libraries", "packed", "models"),
+        *("threads", "memory"),
     ]
     assert "runs cpu-c " in outcome.out
 
@@ -109,21 +111,23 @@ def test_a_home_that_cannot_be_written(
     assert not record["places"]["libraries"]["writable"]
     assert problems(record) == [
         f"{tmp_path / 'file'} cannot be written: kernels are compiled anew at every start.",
+        f"{tmp_path / 'file'} cannot be written: weights are packed anew at every load.",
         f"{tmp_path / 'file'} cannot be written: no model can be fetched.",
     ]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners here")
-def test_a_shelf_that_everybody_can_write(
-    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["libraries", "packed"])
+def test_a_folder_that_everybody_can_write(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     home = tmp_path / "other"
-    (home / "libraries").mkdir(parents=True)
-    (home / "libraries").chmod(0o777)
+    (home / name).mkdir(parents=True)
+    (home / name).chmod(0o777)
     monkeypatch.setenv("MUSER_HOME", str(home))
     monkeypatch.setattr(doctor_facts, "_proved", lambda shelf: {})
     _, record = doctor()
-    assert not record["places"]["libraries"]["trusted"]
+    assert not record["places"][name]["trusted"]
     assert "can be written by every user, so nothing in it is used" in problems(record)[0]
 
 
@@ -147,6 +151,35 @@ def test_libraries_that_are_not_sound(
     (said,) = problems(record)
     assert said.startswith(str(folder))
     assert said.endswith(".so is corrupt: it has no record, and 1 more of 2 are not sound.")
+
+
+def test_a_folder_that_the_examination_makes(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled first, and where they lie is looked at then."""
+
+    def compiled(shelf: Shelf) -> dict[str, Any]:
+        shelf.folder.mkdir(parents=True)
+        return {}
+
+    monkeypatch.setenv("MUSER_HOME", str(tmp_path / "other"))
+    monkeypatch.setattr(doctor_facts, "_proved", compiled)
+    _, record = doctor()
+    assert record["places"]["libraries"]["exists"]
+    assert not record["places"]["packed"]["exists"]
+
+
+def test_packed_weights(doctor: Doctor, command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "packed"
+    folder.mkdir()
+    (folder / f"{'0' * 32}.packed").write_bytes(b"x" * 2_000_000)
+    (folder / ".packing-abcd1234").write_bytes(b"x" * 1_000_000)
+    _, record = doctor()
+    assert record["packed"] == {"files": 2, "bytes": 3_000_000, "stale": 1}
+    (said,) = problems(record)
+    assert said.startswith(f"{folder / ('0' * 32 + '.packed')} is damaged")
+    assert f"packed      {folder} (" in command("doctor").out
+    assert ": 2 files, 3 MB, 1 of them stale" in command("doctor").out
 
 
 def test_templates_whose_process_does_not_start(

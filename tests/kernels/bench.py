@@ -30,6 +30,7 @@ class Tensors:
 
     tensors: dict[str, BoundTensor] = field(default_factory=dict)
     origin = None
+    memory = None
 
     def put(self, name, kind, raw, width):
         rows = raw.reshape(-1, kind.row_bytes(width))

@@ -14,7 +14,7 @@ from muser import places
 from muser.bench.fixture import NAME, fixture_ids
 from muser.bench.identity import build_identity
 from muser.bench.lock import alone
-from muser.bench.look import Look, recorded
+from muser.bench.look import Look, Sides, recorded
 from muser.bench.ours import reference_side
 from muser.bench.session import Say, tokenizer_of
 from muser.bench.spread import Spread
@@ -84,13 +84,13 @@ class Known:
 def run_kernels(
     plan: KernelPlan, *, say: Say = lambda line: None, look: Look | None = None
 ) -> dict[str, Any]:
-    """The record of where the steps' time goes. Raises as `muser.bench.run_plan` does."""
+    """The record of where the steps' time goes; fails and raises as `muser.bench.run_plan` does."""
     with alone(places.home()):
         say(f"Reference runs ({plan.reference}).")
         known = _known(plan)
 
-        def body() -> dict[str, Any]:
-            return {"runs": [_run(plan, known, threads, say) for threads in plan.threads]}
+        def body(sides: Sides) -> dict[str, Any]:
+            return {"runs": [_run(plan, known, threads, sides, say) for threads in plan.threads]}
 
         record = recorded("kernels", plan.model, body, look)
     return {**record, "fixture": NAME, "repetitions": plan.plays}
@@ -108,14 +108,19 @@ def _known(plan: KernelPlan) -> tuple[Known, ...]:
         return tuple(found)
 
 
-def _run(plan: KernelPlan, known: Sequence[Known], threads: int, say: Say) -> dict[str, Any]:
+def _run(
+    plan: KernelPlan, known: Sequence[Known], threads: int, sides: Sides, say: Say
+) -> dict[str, Any]:
     device = CpuDevice(threads)
     file = GgufFile.open(plan.model)
     graph = build(file.metadata, file.tensors)
-    weights = Weights(file, graph)
+    weights = Weights(file, graph, device.memory)
     context = max(len(one.ids) for one in known)
     chunk = max(device.chunk, *(one.plan.rows for one in known))
     runner = device.load(graph, weights, Limits(context, 1, min(chunk, context)))
+    libraries = dict(runner.libraries)
+    ours = {**build_identity(), "libraries": libraries, "instruction_sets": sorted(libraries)}
+    sides["ours"] = ours
     try:
         size = weight_bytes(weights, _read_whole(runner))
         buffer = np.full(size, 1, np.uint8)
@@ -125,10 +130,8 @@ def _run(plan: KernelPlan, known: Sequence[Known], threads: int, say: Say) -> di
             say(f"{one.plan}, {threads} threads")
             steps.append(_step(runner, weights, one, plan.plays))
         roof += reading_times(device.library, threads, buffer, ROOF_PLAYS)
-        libraries = dict(runner.libraries)
     finally:
         runner.close()
-    ours = {**build_identity(), "libraries": libraries, "instruction_sets": sorted(libraries)}
     return {
         "threads": threads,
         "sides": {"ours": ours},

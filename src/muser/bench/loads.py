@@ -10,7 +10,7 @@ from muser import places
 from muser.bench.cells import Cell, Workload
 from muser.bench.fixture import NAME, fixture_ids
 from muser.bench.lock import alone
-from muser.bench.look import Look, recorded
+from muser.bench.look import Look, Sides, recorded
 from muser.bench.ours import MuserSide, reference_side
 from muser.bench.session import Opens, Say, identity_of, tokenizer_of
 from muser.bench.side import Memory, Side
@@ -54,7 +54,8 @@ def run_load(
     say: Say = lambda line: None,
     look: Look | None = None,
 ) -> dict[str, Any]:
-    """The record of loads, each in a process of its own; with a rival in turns (ABBA)."""
+    """The record of loads, each in a process of its own; with a rival in turns (ABBA). Of failed
+    ones too: see `record.require`."""
     opens = {"ours": open_ours} | ({} if open_theirs is None else {"theirs": open_theirs})
     with alone(places.home()):
         say(f"Reference run ({reference}).")
@@ -63,11 +64,11 @@ def run_load(
             side.load(model, threads=1, context=FIRST.context + 1)
             work = Workload.make(FIRST, text, side)
 
-        def load(name: str, count: int) -> Loaded:
-            with closing(opens[name]()) as side:
-                return _load(side, model, count, context, work, ours=name == "ours")
+        def body(known: Sides) -> dict[str, Any]:
+            def load(name: str, count: int) -> Loaded:
+                with closing(opens[name]()) as side:
+                    return _load(side, model, count, context, work, name, known)
 
-        def body() -> dict[str, Any]:
             runs = []
             for count in threads:
                 say(f"loading, threads {count}")
@@ -79,13 +80,19 @@ def run_load(
 
 
 def _load(
-    side: Side, model: Path, threads: int, context: int, work: Workload, *, ours: bool
+    side: Side,
+    model: Path,
+    threads: int,
+    context: int,
+    work: Workload,
+    name: str,
+    known: Sides,
 ) -> Loaded:
     loading = side.load(model, threads=threads, context=context)
     sample = work.run(side)
-    if ours:
+    known[name] = identity = identity_of(side)
+    if name == "ours":
         work.require(sample)
-    identity = identity_of(side)
     return Loaded(loading.ns, sample.ns, loading.before, loading.after, side.memory(), identity)
 
 

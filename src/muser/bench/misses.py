@@ -1,4 +1,4 @@
-"""What did not go as hoped, said once more: a bar that was missed, a pair below 1, noise."""
+"""What did not go as hoped, said once more: a failed run, a missed bar, a pair below 1, noise."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,6 +11,8 @@ MOST_CV = 0.03  # beyond it a cell is called unsteady
 def misses(record: Mapping[str, Any], linked: Callable[[str], str]) -> Iterator[str]:
     """A line each, for one record; `linked` makes a figure a link to it."""
     where = f"{record['at']}, {record['model']['file']}, {record['kind']}"
+    if "failed" in record:
+        yield _line(f"{where}: {linked('failed')}: {record['failed']['sentence'].rstrip('.')}")
     if not record["quiet"]:
         looks = (_look(name, record["noise"][name]) for name in ("before", "during", "after"))
         yield _line(f"{where}: {linked('not quiet')}: {'; '.join(looks)}")

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from muser.errors import FormatError, StorageError
+from muser.errors import FormatError, MuserError, StorageError
 
 SCHEMA = "muser.bench.v1"
 HASH_LETTERS = 12
@@ -45,6 +45,24 @@ def write(record: Mapping[str, Any], folder: Path) -> Path:
     finally:
         draft.unlink()
     return path
+
+
+def failure(problem: MuserError, sides: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of a run that failed, and of the sides that had begun."""
+    return {
+        "code": problem.code,
+        "sentence": problem.sentence,
+        "remedy": problem.remedy,
+        "sides": dict(sides),
+    }
+
+
+def require(record: Mapping[str, Any]) -> None:
+    """Raises the `MuserError` that a run failed of; its record is kept all the same."""
+    if "failed" in record:
+        failed = record["failed"]
+        kinds = {kind.code: kind for kind in MuserError.__subclasses__()}
+        raise kinds.get(failed["code"], MuserError)(failed["sentence"], failed["remedy"])
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """docs/benchmarks.md: every record of a folder, in order, each figure linked to its record.
 
 The same records give the same bytes. Nothing is left out: a run that missed its bar, that others
-disturbed or whose rival chose other tokens stands there like any other, and again under "Misses".
+disturbed or whose rival chose other tokens stands there like any other, and again under "Misses";
+one that failed has no figures and stands there alone.
 """
 
 import json
@@ -69,6 +70,7 @@ def _body(entries: Sequence[Entry]) -> Iterator[str]:
         there = [entry for entry in entries if entry.record["machine"] == machine]
         for model in _distinct(entry.record["model"] for entry in there):
             some = [entry for entry in there if entry.record["model"] == model]
+            some = [entry for entry in some if "failed" not in entry.record]
             yield from ("", f"## {model['file']} on machine {number}", "")
             yield f"{model['bytes']:,} bytes, SHA-256 `{model['sha256']}`."
             for make in tables.ALL:
@@ -103,7 +105,8 @@ def _sides(entries: Sequence[Entry]) -> Iterator[str]:
     yield from ("", "## What ran", "")
     seen: dict[str, list[str]] = {}
     for entry in entries:
-        for run in entry.record.get("runs", ()):
+        failed = (entry.record["failed"],) if "failed" in entry.record else ()
+        for run in (*entry.record.get("runs", ()), *failed):
             for side in run["sides"].values():
                 names = seen.setdefault(_identity(side), [])
                 if entry.linked(entry.name) not in names:

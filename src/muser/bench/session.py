@@ -1,6 +1,6 @@
 """A run of cells: references first, then both sides, all under one lock."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -11,9 +11,10 @@ from muser import places
 from muser.bench.cells import Cell, Workload, measure
 from muser.bench.fixture import NAME, fixture_ids
 from muser.bench.lock import alone
-from muser.bench.look import Look, recorded
+from muser.bench.look import Look, Sides, recorded
 from muser.bench.ours import MuserSide, reference_side
 from muser.bench.side import Side
+from muser.errors import UsageError
 
 Say = Callable[[str], None]
 Opens = Callable[[], Side]
@@ -43,26 +44,30 @@ def run_plan(
     say: Say = lambda line: None,
     look: Look | None = None,
 ) -> dict[str, Any]:
-    """The record of a run; the caller writes it.
+    """The record of a run, the caller writes it; of a failed one too: see `record.require`.
 
-    Raises `BusyError` where another measurement holds the lock, `WrongTokens` where one of our
-    runs is not the reference's, `DeviceError` for a side that refuses.
+    It fails with `WrongTokens` where one of our runs is not the reference's, with `DeviceError`
+    for a side that refuses. Raises `BusyError` where another measurement holds the lock, and what
+    the reference run raises.
     """
     with alone(places.home()):
         say(f"Reference runs ({plan.reference}).")
         works, reference = _references(plan)
 
-        def body() -> dict[str, Any]:
+        def body(known: Sides) -> dict[str, Any]:
             with closing(open_ours()) as ours, _maybe(open_theirs) as theirs:
-                return {"runs": list(_runs(plan, works, ours, theirs, say))}
+                sides = {"ours": ours} if theirs is None else {"ours": ours, "theirs": theirs}
+                return {"runs": list(_runs(plan, works, sides, known, say))}
 
         record = recorded(plan.kind, plan.model, body, look)
     return {**record, "fixture": NAME, "reference": reference, "repetitions": plan.repetitions}
 
 
-def reference_isa() -> str:
-    """The best instruction set that shares no packed weights with the others and is not the one
-    that is measured; the same where the machine has one only.
+def reference_isa(wanted: str | None = None) -> str:
+    """The set of the reference run: `wanted`, else the best one that shares no packed weights with
+    the others and is not the one that is measured; the same where the machine has one only.
+
+    Raises `UsageError` for a set that would be compared with itself, though there are others.
     """
     import os
 
@@ -71,8 +76,15 @@ def reference_isa() -> str:
     shelf = Shelf(places.libraries())
     supported = supported_isas(choose_library(shelf, "c"))
     measured = os.environ.get("MUSER_ISA") or supported[-1]
+    if wanted == measured and len(supported) > 1:
+        rest = " or ".join(isa for isa in supported if isa != measured)
+        raise UsageError(
+            f"--reference {wanted} is the set that is measured: it would only be compared with"
+            " itself.",
+            f"Choose {rest}, or leave the flag out.",
+        )
     others = [isa for isa in supported if isa in IN_PLACE and isa != measured]
-    return (others or [measured])[-1]
+    return wanted or (others or [measured])[-1]
 
 
 def tokenizer_of(model: Path) -> Callable[[str], list[int]]:
@@ -105,10 +117,9 @@ def identity_of(side: Side) -> dict[str, Any]:
 
 
 def _runs(
-    plan: Plan, works: Sequence[Workload], ours: Side, theirs: Side | None, say: Say
+    plan: Plan, works: Sequence[Workload], sides: Mapping[str, Side], known: Sides, say: Say
 ) -> Iterator[dict[str, Any]]:
     """One for each count of threads and of slots; a side loads the model anew for each."""
-    sides = {"ours": ours} if theirs is None else {"ours": ours, "theirs": theirs}
     for threads in plan.threads:
         for slots, some in groupby(works, lambda work: work.cell.slots):
             group = tuple(some)
@@ -117,10 +128,11 @@ def _runs(
                 name: asdict(side.load(plan.model, threads=threads, context=context, slots=slots))
                 for name, side in sides.items()
             }
+            known.update({name: identity_of(side) for name, side in sides.items()})
             cells = []
             for work in group:
                 say(f"{work.cell}, {threads} threads")
-                cells.append(measure(work, ours, theirs, plan.repetitions))
+                cells.append(measure(work, sides["ours"], sides.get("theirs"), plan.repetitions))
             yield {
                 "threads": threads,
                 "slots": slots,

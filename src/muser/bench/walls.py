@@ -18,7 +18,7 @@ from typing import Any
 from muser import places
 from muser.bench.identity import build_identity
 from muser.bench.lock import alone
-from muser.bench.look import Look, recorded
+from muser.bench.look import Look, Sides, recorded
 from muser.bench.ours import reference_side
 from muser.bench.session import Say, tokenizer_of
 from muser.bench.spread import Spread
@@ -80,7 +80,7 @@ def run_start(
     say: Say = lambda line: None,
     look: Look | None = None,
 ) -> dict[str, Any]:
-    """The record of cold and warm starts, five words in and one token out.
+    """The record of cold and warm starts, five words in and one token out; of failed ones too.
 
     `cold` is how many of the cold ones, at least one; as many as of the warm ones by default.
     """
@@ -91,24 +91,30 @@ def run_start(
             side.load(model, threads=1, context=len(ids) + 1)
             expected = Expected(tuple(ids), side.greedy(ids, 1)[0][0])
 
-        def body() -> dict[str, Any]:
+        def body(known: Sides) -> dict[str, Any]:
             counts = (cold or repetitions, repetitions)
-            return {"runs": [_starts(model, counts, expected, run, say)]}
+            return {"runs": [_starts(model, counts, expected, run, known, say)]}
 
         record = recorded("start", model, body, look)
     return {**record, "repetitions": repetitions}
 
 
 def _starts(
-    model: Path, counts: tuple[int, int], expected: Expected, run: Runs, say: Say
+    model: Path,
+    counts: tuple[int, int],
+    expected: Expected,
+    run: Runs,
+    known: Sides,
+    say: Say,
 ) -> dict[str, Any]:
     flags = ("--raw", "-m", str(model.absolute()), "-n", "1", "--json", PROMPT)
     command = (sys.executable, "-m", "muser", "run", *flags)
-    said: dict[str, Any] = {}
 
     def once(home: str) -> int:
         took, output = run(command, {"MUSER_HOME": home})
-        said.update(json.loads(output))
+        said = json.loads(output)
+        if not known:
+            known["ours"] = _identity(said["libraries"])
         expected.require(said)
         return took
 
@@ -121,9 +127,11 @@ def _starts(
     with tempfile.TemporaryDirectory(prefix="muser-start-") as home:
         once(home)
         warm = [once(home) for _ in range(warms)]
-    libraries = said["libraries"]
-    ours = {**build_identity(), "libraries": libraries, "instruction_sets": sorted(libraries)}
-    return {"sides": {"ours": ours}, "cold": told(cold), "warm": told(warm)}
+    return {"sides": dict(known), "cold": told(cold), "warm": told(warm)}
+
+
+def _identity(libraries: Mapping[str, str]) -> dict[str, Any]:
+    return {**build_identity(), "libraries": libraries, "instruction_sets": sorted(libraries)}
 
 
 def told(ns: Sequence[int]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def measured(
     from muser.bench import Plan, reference_isa, run_plan
     from muser.bench.ours import MuserSide
 
-    reference = chosen.reference or reference_isa()
+    reference = reference_isa(chosen.reference)
     plan = Plan(kind, model, cells, threads, reference, flags.repetitions)
     ours = partial(MuserSide, device=chosen.device)
     record = run_plan(plan, open_ours=ours, open_theirs=open_theirs, say=say)

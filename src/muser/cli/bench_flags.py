@@ -111,16 +111,17 @@ def say(line: str) -> None:
 
 
 def kept(record: Mapping[str, Any], flags: MeasureFlags, lines: Sequence[str]) -> None:
-    """Write the record, show it, and raise `BusyError` if it is not evidence."""
+    """Write the record, show it, and raise what it failed of, or `BusyError` if it was noisy."""
     from muser import places
-    from muser.bench.record import write
+    from muser.bench.record import require, write
 
     path = write(record, flags.records or places.records())
     if flags.json:
         print(json.dumps(record))
-    else:
+    elif "failed" not in record:
         print("\n".join(lines))
     say(f"record    {path}")
+    require(record)
     if not record["quiet"] and not flags.allow_noise:
         loud = ", ".join(_loud(record["noise"]))
         raise BusyError(

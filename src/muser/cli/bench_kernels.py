@@ -45,12 +45,12 @@ def kernels(
     from muser.bench.entries import KernelPlan, StepPlan, run_kernels
 
     steps = (StepPlan(depth, 1), *((StepPlan(0, chunk),) if chunk else ()))
-    reference = cells.reference or reference_isa()
+    reference = reference_isa(cells.reference)
     record = run_kernels(KernelPlan(model, steps, threads, reference, plays), say=say)
     try:
         kept(record, flags, list(table(record)))
     finally:
-        if plot is not None:
+        if plot is not None and "failed" not in record:
             draw(record, plot)
 
 

@@ -31,7 +31,7 @@ def start(
     from muser.bench import reference_isa
     from muser.bench.walls import run_start
 
-    record = run_start(model, flags.repetitions, reference or reference_isa(), say=say)
+    record = run_start(model, flags.repetitions, reference_isa(reference), say=say)
     kept(record, flags, list(start_table(record)))
 
 
@@ -70,7 +70,7 @@ def measured_loads(
         threads,
         context or default_context(model),
         flags.repetitions,
-        cells.reference or reference_isa(),
+        reference_isa(cells.reference),
         open_ours=partial(MuserSide, device=cells.device),
         open_theirs=open_theirs,
         say=say,

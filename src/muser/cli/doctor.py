@@ -90,6 +90,7 @@ def lines(found: "Findings") -> Iterator[str]:
     yield f"kernels     {_kernels(facts['kernels'])}"
     yield f"compiler    {_compiler(facts['compiler'])}"
     yield f"libraries   {_place(places['libraries'])}"
+    yield f"packed      {_place(places['packed'])}{_packed(facts['packed'])}"
     yield f"models      {_place(places['models'])}"
     for model in facts["models"]:
         state = "here" if model["here"] else "not fetched"
@@ -130,6 +131,14 @@ def _place(place: Mapping[str, Any]) -> str:
         f"{place['free_bytes'] / 1e9:.1f} GB free",
     ]
     return f"{place['path']} ({', '.join(words)})"
+
+
+def _packed(packed: Mapping[str, int]) -> str:
+    if not packed["files"]:
+        return ""
+    noun = "file" if packed["files"] == 1 else "files"
+    stale = f", {packed['stale']} of them stale" * bool(packed["stale"])
+    return f": {packed['files']} {noun}, {packed['bytes'] / 1e6:.0f} MB{stale}"
 
 
 def _threads(threads: Mapping[str, Any]) -> str:

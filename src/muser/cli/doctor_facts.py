@@ -41,12 +41,14 @@ def examine() -> Findings:
         name: os.environ[name] for name in VARIABLES if name in os.environ
     }
     found.facts["processor"] = processor(Path("/proc"))
+    found.facts["compiler"] = _compiler(found)
+    found.facts["kernels"] = _kernels(found)  # before the places: it may make one
     found.facts["places"] = {
         "libraries": _place(places.libraries(), found, "kernels are compiled anew at every start"),
+        "packed": _place(places.packed(), found, "weights are packed anew at every load"),
         "models": _place(places.models(), found, "no model can be fetched"),
     }
-    found.facts["compiler"] = _compiler(found)
-    found.facts["kernels"] = _kernels(found)
+    found.facts["packed"] = _packed(found)
     found.facts["threads"] = _threads()
     found.facts["memory"] = memory(Path("/proc"))
     found.facts["models"] = _models()
@@ -105,7 +107,7 @@ def _place(path: Path, found: Findings, loss: str) -> dict[str, Any]:
     executable = _is_executable(there)
     if not writable:
         _other(found, f"{there} cannot be written: {loss}", "Name another with MUSER_HOME.")
-    if reason and path == places.libraries():
+    if reason and path != places.models():
         remedy = f"Give it to yourself alone: chown, then chmod 700 {path}; or set MUSER_HOME."
         _other(found, f"{path} {reason}, so nothing in it is used: {loss}", remedy)
     if not executable and path == places.libraries():
@@ -162,6 +164,20 @@ def _kernels(found: Findings) -> dict[str, Any]:
         remedy = "What is needed is compiled again; muser kernels clear drops the rest."
         _other(found, f"{folder / faults[0]}{rest}", remedy)
     return kernels
+
+
+def _packed(found: Findings) -> dict[str, int]:
+    """How many files of packed weights there are, their bytes, and how many nobody will ask for."""
+    from muser.weights.packed_listing import items as packed_items
+
+    there = packed_items(places.packed())
+    faults = [f"{item.path} is {item.fault}" for item in there if item.fault]
+    if faults:
+        rest = f", and {len(faults) - 1} more of {len(there)} are not sound" * (len(faults) > 1)
+        remedy = "What is needed is made again; muser kernels clear packed drops the rest."
+        _other(found, f"{faults[0]}{rest}", remedy)
+    size = sum(item.size for item in there)
+    return {"files": len(there), "bytes": size, "stale": sum(bool(item.stale) for item in there)}
 
 
 def _proved(shelf: Shelf) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class OneOperator:
 
     tensors: Mapping[str, BoundTensor] = field(default_factory=dict)
     origin: None = None
+    memory: None = None
 
     def read_into(self, name: str, first: int, target: NDArray[np.uint8]) -> None:
         target[:] = self.tensors[name].raw[first : first + target.size]

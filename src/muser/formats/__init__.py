@@ -18,6 +18,7 @@ from muser.formats.gguf_values import (
     natural_type,
     type_of,
 )
+from muser.formats.mapped import state_of
 from muser.formats.unpacked import Unpacked
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "lay_out",
     "natural_type",
     "quantise",
+    "state_of",
     "type_of",
     "unpack",
     "write_gguf",

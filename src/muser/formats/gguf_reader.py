@@ -65,7 +65,7 @@ class GgufFile:
 
     @property
     def identity(self) -> str:
-        """64 hexadecimal digits for this state of this file: see `MappedFile`."""
+        """64 hexadecimal digits for this state of this file: see `state_of`."""
         return self._mapped.identity
 
     @property

@@ -16,6 +16,15 @@ from muser.errors import FormatError, UsageError
 CHANGED = "Load it again once it is whole; replace a model by renaming, not by writing into it."
 
 
+def state_of(about: os.stat_result) -> str:
+    """What tells this state of this file from others, as 64 hexadecimal digits.
+
+    Of device, inode, size and both times of change: the second one nobody can set.
+    """
+    words = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    return sha256(repr(words).encode()).hexdigest()
+
+
 class MappedFile:
     """A file held open. `view` outlives it, for as long as anybody holds a part of it."""
 
@@ -35,13 +44,8 @@ class MappedFile:
 
     @property
     def identity(self) -> str:
-        """What tells this state of this file from others, as 64 hexadecimal digits.
-
-        Of device, inode, size and both times of change: the second one nobody can set.
-        """
-        about = self._opened
-        words = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-        return sha256(repr(words).encode()).hexdigest()
+        """What tells this state of this file from others: see `state_of`."""
+        return state_of(self._opened)
 
     @property
     def opened(self) -> os.stat_result:

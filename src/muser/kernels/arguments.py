@@ -36,6 +36,7 @@ class Args(ctypes.Structure):
         ("x", Pointer),
         ("y", Pointer),
         ("out", Pointer),
+        ("normed", Pointer),
         ("weight", Pointer),
         ("steps", Pointer),
         ("codes", Pointer),

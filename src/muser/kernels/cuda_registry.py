@@ -30,7 +30,7 @@ PROJECT = (
     "norm_quantise_256", "norm_quantise_32", "norm_grid_rows",
     *(f"place_{name}" for name in (*QUANTISED, *FLOATS)),
 )  # fmt: skip
-MATVEC = ("1_plain", "1_norm", "1_norm_gated", "1_norm_logits", "1", "4")
+MATVEC = tuple(f"matvec_{form}_{rows}" for form in ("256", "32", "grid") for rows in (1, 4))
 ATTENTION = (
     "kv_append", "kv_import", "kv_export", "decode_combine",
     *(f"{name}_{head}" for name in ("decode_tiles", "prefill") for head in (64, 128, 256)),
@@ -44,12 +44,7 @@ UNITS: Mapping[str, Unit] = MappingProxyType(
     {
         "rows": Unit("rows.cu", ROWS),
         "project": Unit("project.cu", PROJECT),
-        **{
-            f"matvec_{form}": Unit(
-                f"matvec_{form}.cu", tuple(f"matvec_{form}_{kind}" for kind in MATVEC)
-            )
-            for form in ("q4k", "256", "32", "grid")
-        },
+        "matvec": Unit("matvec.cu", MATVEC),
         "batch": Unit("batch.cu", ("batch_256", "batch_32", "batch_grid")),
         "attention": Unit("attention.cu", ATTENTION),
         "gemm": Unit("gemm.cu", GEMM),

@@ -38,7 +38,7 @@ class Item:
 
 def items(folder: Path) -> tuple[Item, ...]:
     """The libraries of a shelf, each verified now, by instruction set and age."""
-    found = [_item(path) for path in _files(folder) if _LIBRARY.fullmatch(path.name)]
+    found = [_item(path) for path in plain_files(folder) if _LIBRARY.fullmatch(path.name)]
     return tuple(
         sorted(found, key=lambda item: (item.about.isa if item.about else "~", -item.modified))
     )
@@ -64,7 +64,7 @@ def clear(folder: Path) -> tuple[int, int]:
     with ExitStack() as stack:
         if folder.is_dir():
             stack.enter_context(held(folder / ".lock", lambda holder: None))
-        for path in list(_files(folder)):
+        for path in list(plain_files(folder)):
             if not _OURS.fullmatch(path.name):
                 continue
             about = path.lstat()
@@ -74,7 +74,7 @@ def clear(folder: Path) -> tuple[int, int]:
     return count, size
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def plain_files(folder: Path) -> Iterator[Path]:
     """Plain files, and links, which are themselves removed and never followed."""
     try:
         entries = sorted(folder.iterdir())

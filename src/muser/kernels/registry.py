@@ -9,6 +9,9 @@ from muser.errors import DeviceError
 BUCKETS = ("1", "4", "16", "chunk")
 """Row buckets: 1, 2-4, 5-16 rows, and a prefill chunk."""
 
+QUANTISERS = ("quantise_32", "quantise_256", "grid_rows")
+"""Rows for a projection; with a prefix, those of a normed row, or of a normed sum."""
+
 BUCKETED = (
     "project_q8_0",
     "project_q4_0",
@@ -19,9 +22,7 @@ BUCKETED = (
     "project_q5_k",
     "project_q6_k",
     "project_grid",
-    "quantise_32",
-    "quantise_256",
-    "grid_rows",
+    *(f"{before}{name}" for before in ("", "norm_", "add_norm_") for name in QUANTISERS),
 )
 
 PLAIN = (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from muser.kernels.about import About, read, written
 from muser.kernels.trust import DistrustError, check_folder, read_trusted
-from muser.locking import held
+from muser.locking import held, seen
 
 PATIENCE_SECONDS = 1.0
 MODE = 0o755
@@ -48,11 +48,15 @@ class Shelf:
 
     def take(self, key: str, build: Callable[[Path], None], about: About) -> Shelved:
         """The library of `key`; `build(path)` makes it if it is absent, damaged or not ours."""
+        files = [self.folder / f"{key}{ending}" for ending in (".so", ".json")]
+        before = [seen(file) for file in files]
         found = self._find(key)
         if found is not None:
             return found
         with self._alone():
-            found = self._find(key)  # another process may have made it meanwhile
+            # Another process may have made it meanwhile; what was refused is not refused twice.
+            if [seen(file) for file in files] != before:
+                found = self._find(key)
             return found or self._put(key, _built(build), about)
 
     def _find(self, key: str) -> Shelved | None:

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 LARGEST = 64 << 20  # bytes; libraries have far less than one MiB
 
@@ -14,25 +15,37 @@ class DistrustError(Exception):
 
 def check_folder(folder: Path) -> None:
     """Raises `DistrustError`, and `OSError` for a folder that is not there."""
-    _check(os.stat(folder))
+    check(os.stat(folder))
+
+
+def open_trusted(path: Path) -> BinaryIO:
+    """A file to read.
+
+    Raises `DistrustError`, and `OSError` for what is no plain file: a link is none.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.fdopen(os.open(path, flags | getattr(os, "O_CLOEXEC", 0)), "rb")
+    try:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "no plain file", str(path))
+        check(about)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def read_trusted(path: Path) -> bytes:
-    """The bytes of a file.
-
-    Raises `DistrustError`, and `OSError` for what is no plain file of a library's size: a link is
-    none.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with os.fdopen(os.open(path, flags | getattr(os, "O_CLOEXEC", 0)), "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
-            raise OSError(errno.EINVAL, "no plain file of a library's size", str(path))
-        _check(about)
+    """The bytes of a file of a library's size at most. Raises as `open_trusted` does."""
+    with open_trusted(path) as file:
+        if os.fstat(file.fileno()).st_size > LARGEST:
+            raise OSError(errno.EINVAL, "larger than a library", str(path))
         return file.read(LARGEST)
 
 
-def _check(about: os.stat_result) -> None:
+def check(about: os.stat_result) -> None:
+    """Raises `DistrustError` for what another user could have written."""
     if not hasattr(os, "geteuid"):
         return
     if about.st_uid not in (0, os.geteuid()):

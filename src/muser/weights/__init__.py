@@ -6,9 +6,19 @@ from muser.weights.bind import BoundTensor, GridTensor, Memory, Weights
 from muser.weights.fetch import obtain
 
 if TYPE_CHECKING:
-    from muser.weights.packing import Mapped, Packed, pack
+    from muser.weights.packing import Mapped, Packed, PackSource, pack
 
-__all__ = ["BoundTensor", "GridTensor", "Mapped", "Memory", "Packed", "Weights", "obtain", "pack"]
+__all__ = [
+    "BoundTensor",
+    "GridTensor",
+    "Mapped",
+    "Memory",
+    "PackSource",
+    "Packed",
+    "Weights",
+    "obtain",
+    "pack",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
@@ -60,6 +61,16 @@ class Memory(Protocol):
         """Keep a word."""
 
 
+class Origin(Protocol):
+    """The model file that tensors lie in, as it was opened."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def opened(self) -> os.stat_result: ...
+    def verify_unchanged(self) -> None: ...
+
+
 class Weights:
     """The tensors of `graph` in `file`; keeps the mapping alive.
 
@@ -76,6 +87,7 @@ class Weights:
     ) -> None:
         self.file = file
         self.graph = graph
+        self.memory = memory
         self.tensors: Mapping[str, BoundTensor] = MappingProxyType(_bind(file, graph))
         if looks:
             _check_all_scales(self.tensors.values(), file, memory)
@@ -95,9 +107,9 @@ class Weights:
                 _check_factors(self.vector(rope.factors), rope.factors)
 
     @property
-    def origin(self) -> os.stat_result:
+    def origin(self) -> Origin:
         """The file that is mapped, which another may have taken the name of since."""
-        return self.file.opened
+        return self.file
 
     def tensor(self, name: str) -> BoundTensor:
         return self.tensors[name]

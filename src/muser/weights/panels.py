@@ -48,6 +48,7 @@ class Packer:
 
     def __init__(self, library: Library) -> None:
         assert library.constants.packed
+        self.library = library.sha256
         self.lanes = library.constants.lanes
         number, size, where = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
         self._formats = library.formats

@@ -52,6 +52,29 @@ except DeviceError as problem:
 """
 )
 
+ONE_BY_ONE = (
+    BEGIN
+    + """
+for _ in range(200):
+    file = GgufFile.open(path)
+    device.guard(file, words)
+"""
+)
+GONE = (
+    ONE_BY_ONE
+    + """
+import numpy as np
+from pathlib import Path
+from muser.devices.cpu.guard import Guard
+for _ in range(200):
+    other = mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
+    Guard(device.library, words).packed(Path("packed"), np.frombuffer(other, np.uint8))
+last = np.frombuffer(other, np.uint8)
+del other
+print(device.library.handle.muser_guard(None, 0, None, 0, 0))
+"""
+)
+
 
 @pytest.fixture
 def model(tmp_path, libraries, monkeypatch):
@@ -98,6 +121,18 @@ def test_more_than_the_table_holds(model):
     done = ended(MANY, model)
     assert (done.returncode, done.stderr) == (0, "")
     assert "cannot be guarded" in done.stdout
+
+
+def test_what_is_no_longer_mapped_makes_room(model):
+    """400 mappings one after another; two live, so the next entry of the table is the third."""
+    done = ended(GONE, model)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "2\n")
+
+
+def test_the_last_of_many_has_its_words(model):
+    done = ended(ONE_BY_ONE + "os.truncate(path, 0); bytes(file.whole)", model)
+    assert done.returncode == 3
+    assert done.stderr.startswith("FormatError 3: ")
 
 
 RUN = """
@@ -162,18 +197,35 @@ def test_the_oracle_dies_with_a_report(model):
 
 PACKED = """
 import os, sys
-from muser.weights import packing
-begins_right = packing._begins_right
-def late(packer, source, plan, kept):
+from muser.weights.kept import Kept
+used = Kept._used
+def late(kept, file):
+    found = used(kept, file)
     os.truncate(sys.argv[1], 0)
-    return begins_right(packer, source, plan, kept)
-packing._begins_right = late
+    return found
+Kept._used = late
 from muser.cli.main import main
 main(sys.argv[2:])
 """
 
 
-def test_packed_weights_that_are_shortened(model, libraries, shelf, tmp_path, monkeypatch):
+PACKED_UNVERIFIED = """
+import os, sys
+from muser.kernels import Shelf
+from muser.weights.kept import Kept
+Shelf.note = lambda *_: None
+verify = Kept._verify
+def late(*given):
+    os.truncate(sys.argv[1], 0)
+    verify(*given)
+Kept._verify = late
+from muser.cli.main import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("text", [PACKED, PACKED_UNVERIFIED])
+def test_packed_weights_that_are_shortened(model, libraries, shelf, tmp_path, monkeypatch, text):
     """They are a mapped file too, of Muser's own."""
     isa = next((isa for isa, each in libraries.items() if each.constants.packed), None)
     if isa is None:
@@ -187,7 +239,7 @@ def test_packed_weights_that_are_shortened(model, libraries, shelf, tmp_path, mo
     assert kept.returncode == 0, kept.stderr
     (packed,) = (tmp_path / "home").rglob("*.packed")
     done = subprocess.run(
-        [sys.executable, "-c", PACKED, str(packed), *arguments(model)],
+        [sys.executable, "-c", text, str(packed), *arguments(model)],
         capture_output=True,
         text=True,
     )

@@ -109,14 +109,35 @@ def test_a_last_value_is_left_in_the_arena_by_one_worker(arena):
     assert [r.x for r in placed[1].args] == [r.out for r in placed[0].args]
 
 
-def test_a_cache_is_written_once_and_waited_for(arena):
-    append = Move("kv_append", Args(), "kv", frozenset(["q"]), frozenset([f"{CACHE}0"]), "n")
-    attend = Move(
-        "attention", Args(), "kqv", frozenset(["q", f"{CACHE}0"]), frozenset(["gate"]), None
-    )
-    placed = place_one_row([row_wise(arena, "stream", "q"), append, attend], arena, 2)
-    assert [one.whole for one in placed] == [True, False, False]
-    assert [one.wait for one in placed] == [False, False, True]
+def append(*caches):
+    written = frozenset(f"{CACHE}{number}" for number in caches)
+    return Move("kv_append", Args(), "kv", frozenset(["q"]), written, "n")
+
+
+def attend(cache, target="gate"):
+    reads = frozenset(["q", f"{CACHE}{cache}"])
+    return Move("attention", Args(), "kqv", reads, frozenset([target]), None)
+
+
+def test_every_worker_appends_the_same_to_a_cache_and_waits_for_no_other(arena):
+    moves = [row_wise(arena, "stream", "q"), append(0), attend(0), append(1), attend(1, "up")]
+    placed = place_one_row(moves, arena, 2)
+    assert [one.whole for one in placed] == [True, True, False, True, False]
+    assert [one.wait for one in placed] == [False, False, False, False, False]
+
+
+def test_a_cache_that_is_read_before_it_is_written_is_waited_for(arena):
+    moves = [row_wise(arena, "stream", "q"), attend(0), append(0), attend(0, "up")]
+    placed = place_one_row(moves, arena, 2)
+    assert [one.whole for one in placed] == [True, False, True, False]
+    assert [one.wait for one in placed] == [False, False, True, False]
+
+
+def test_a_cache_that_is_written_twice_is_written_by_one_worker_and_waited_for(arena):
+    moves = [row_wise(arena, "stream", "q"), append(0), attend(0), append(0), attend(0, "up")]
+    placed = place_one_row(moves, arena, 2)
+    assert [one.whole for one in placed] == [True, False, False, False, False]
+    assert [one.wait for one in placed] == [False, False, True, True, True]
 
 
 def test_picking_rows_is_nothing_for_one_row(arena):

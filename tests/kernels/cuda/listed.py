@@ -6,7 +6,7 @@ A line: architectures, the text, and what has to be included before it (after `m
 _TEXTS = (
     (("sm_80", "sm_90"), "place.cuh", ("blocks.cuh",)),
     (("sm_80", "sm_90"), "quantise.cuh", ("blocks.cuh",)),
-    (("sm_80", "sm_90"), "matvec.cuh", ("blocks.cuh", "quantise.cuh")),
+    (("sm_80", "sm_90"), "matvec.cu", ()),
     (("sm_80", "sm_90"), "batch.cuh", ("blocks.cuh", "quantise.cuh", "matvec.cuh")),
     (("sm_80", "sm_90"), "tiles.cuh", ()),
     (("sm_80", "sm_90"), "gemm.cuh", ("tiles.cuh",)),

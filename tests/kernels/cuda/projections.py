@@ -11,7 +11,7 @@ from muser.formats import BlockType
 from ..bench import FLOATS
 from .shim import device, poisoned
 
-READY, PLAIN, GATED, NORM, RESIDUAL = range(5)
+READY, PLAIN, NORM, RESIDUAL = range(4)
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 GROUP_BYTES = {
     BlockType.Q4_K: 144,
@@ -148,8 +148,8 @@ def source_of(x, kind=PLAIN, **more):
     return source
 
 
-def quantised(shim, family, source, count, rows, seed=0):
-    """Codes, scales and the fault word of `rows` rows by their own kernel."""
+def quantised(shim, family, source, count, rows, seed=0, word=None):
+    """Codes, scales and the fault word of `rows` rows."""
     width = source.width
     if family == "grid":
         blocks = -(-width // 128)
@@ -161,10 +161,12 @@ def quantised(shim, family, source, count, rows, seed=0):
         groups = -(-width // 256)
         codes = poisoned((rows, groups, 272), np.uint8)
         scales = poisoned((rows, groups * (256 // int(family))), np.float32)
-    word, n = device(np.full(1, 2**64 - 1, np.uint64)), device(np.array([count], np.int32))
+    n = device(np.array([count], np.int32))
+    word = device(np.full(1, 2**64 - 1, np.uint64)) if word is None else word
     argument = Quantise(source, address(codes), address(scales), address(n), address(word))
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
-    shared = 4 * width if source.kind not in (READY, PLAIN) else 0
+    made = source.kind != PLAIN
+    name, shared = (f"norm_{name}", 4 * width) if made else (name, 0)
     shim.launch(name, rows, 512, argument, shared=shared, seed=seed)
     return codes, scales, word
 
@@ -188,7 +190,7 @@ def most_outputs(weights, grid):
     return -(-share // (min(w.pitch for w in weights) // 16)) + 4
 
 
-def shared_bytes(weights, plan, made):
+def shared_bytes(weights, plan):
     """The formula of matvec.cuh."""
     family, units, rows = weights[0].family, weights[0].units, plan.rows
     blocks = units * (8 if family == "32" else 1)
@@ -196,8 +198,7 @@ def shared_bytes(weights, plan, made):
     ring = plan.warps * plan.stages * CHUNK * max(w.pitch for w in weights)
     window = {"256": 4 * 32, "32": 4 * 36 * 8, "grid": 8 * 32}[family] * plan.warps
     terms = 2 * rows * window + rows * 4 * most_outputs(weights, plan.grid)
-    row = 4 * weights[0].width if made else 0
-    return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + max(row, terms)
+    return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + terms
 
 
 SPAN = {"256": 2, "32": 1, "grid": 2}
@@ -229,6 +230,10 @@ def project(shim, weights, source, plan, batch=False, **more):
     outs = [poisoned((plan.rows, w.outputs), np.float32) for w in weights]
     word = device(np.full(1, 2**64 - 1, np.uint64))
     n = device(np.array([plan.count], np.int32))
+    if source.kind != READY:
+        family, width = weights[0].family, source.width
+        codes, scales, _ = quantised(shim, family, source, plan.count, plan.rows, plan.seed, word)
+        source = source_of(None, READY, codes=codes, scales=scales, width=width)
     a = Matvec(source=source, faults=address(word), count=address(n), stages=plan.stages, **more)
     a.stage_bytes = batch_stage(weights) if batch else CHUNK * max(w.pitch for w in weights)
     a.slice, a.pass_ = plan.slice, plan.tiles
@@ -246,7 +251,7 @@ def project(shim, weights, source, plan, batch=False, **more):
         shared = batch_bytes(weights, plan, gated)
         name, block = f"batch_{family}", 32 * (plan.warps + 1)
     else:
-        shared = shared_bytes(weights, plan, source.kind not in (READY, PLAIN))
+        shared = shared_bytes(weights, plan)
         name, block = f"matvec_{family}_{plan.rows}", 32 * (plan.warps + plan.rows)
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
     return outs, int(word[0])

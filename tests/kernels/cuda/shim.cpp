@@ -81,6 +81,7 @@ struct Fiber {
     Wait wait;
     const u64* barrier;      // where that is one, the mbarrier
     bool previous_done;
+    bool naps;  // it polls: others go on before it
     int vote;
     std::deque<std::vector<Copy>> copies;  // groups; the last is open
     std::deque<std::vector<GroupProduct>> products;
@@ -157,16 +158,14 @@ static void wait_for(const char* format, const char* name, u32 first, u32 second
     me->state = WAITING;
     leave();
 }
-void yield() {
+static void yield() {
     wake(me->index);
     leave();
 }
-static u32 rank[32];
-static u64 sleeps;
-void sleep() {  // a warp that polls must not run ahead of the one that it waits for
-    if (++sleeps > 10000000) fail("%s polls for what no thread writes", entry->name);
-    rank[me->index / 32] = chance();
+void nap() {
+    me->naps = true;
     yield();
+    me->naps = false;
 }
 static void maybe_yield() {  // with a seed, one that need not wait may still have to
     if (seed && (chance() & 1)) yield();
@@ -191,7 +190,7 @@ static void begin(int i) {
     u32 x = block_size.x, y = block_size.y;
     f.thread = {(u32)i % x, (u32)i / x % y, (u32)i / x / y};
     f.index = i, f.lane = i % 32, f.warp = i / 32;
-    f.previous_done = false;
+    f.previous_done = f.naps = false;
     f.copies.clear(), f.copies.emplace_back();
     f.products.clear(), f.products.emplace_back();
     wake(i);
@@ -708,10 +707,16 @@ static void explain_deadlock() {
 }
 // Half of the seeds let one warp run ahead of another as far as it can; the ranks are drawn for each block.
 static bool by_warps;
-static bool is_before(int a, int b) { return rank[a / 32] < rank[b / 32]; }
+static u32 rank[32];
+static bool is_before(int a, int b) {
+    return fibers[a].naps != fibers[b].naps ? fibers[b].naps : rank[a / 32] < rank[b / 32];
+}
+static size_t next_by_warps() {
+    size_t i = (size_t)(std::min_element(ready.begin(), ready.end(), is_before) - ready.begin());
+    return fibers[ready[i]].naps ? chance() % ready.size() : i;  // all of them poll: each gets its turn
+}
 static void run_block() {
     for (u32& r : rank) r = chance();
-    sleeps = 0;
     fill_shared();
     ready.clear(), bulks.clear();
     for (auto& m : meetings) m.clear();
@@ -720,12 +725,13 @@ static void run_block() {
     for (int i = 0; i < threads; i++) begin(i);
     while (live) {
         me = nullptr;
-        if (seed && !bulks.empty() && chance() % 8 == 0) land_one();
+        bool polled = !ready.empty() && fibers[ready.front()].naps;
+        if (!bulks.empty() && (polled || (seed && chance() % 8 == 0))) land_one();
         if (ready.empty()) {
             if (!land_one()) explain_deadlock();
             continue;
         }
-        if (by_warps) std::swap(ready.front(), *std::min_element(ready.begin(), ready.end(), is_before));
+        if (by_warps) std::swap(ready.front(), ready[next_by_warps()]);
         else if (seed) std::swap(ready.front(), ready[chance() % ready.size()]);
         me = &fibers[ready.front()];
         ready.pop_front();

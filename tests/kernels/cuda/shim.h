@@ -239,7 +239,7 @@ INLINE T atomicCAS(T* p, T expected, T value) {
 INLINE void __threadfence() {}
 INLINE void __threadfence_block() {}
 INLINE void __threadfence_system() {}
-INLINE void __nanosleep(u32) { shim::sleep(); }
+INLINE void __nanosleep(u32) { shim::nap(); }
 INLINE void __trap() { shim::fail("__trap"); }
 
 // --- threads of a block and lanes of a warp ---

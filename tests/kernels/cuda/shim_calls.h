@@ -8,8 +8,7 @@ extern Index thread, block, block_size, grid_size;
 extern u8 dynamic[];
 
 [[noreturn]] void fail(const char* format, ...);
-void yield();
-void sleep();  // yield() of a thread that polls
+void nap();  // of who polls
 
 // Barriers of a block; count 0: all threads that have not ended.
 void block_barrier(int name, int count, bool wait, const char* what);

@@ -15,7 +15,7 @@ from . import projections as p
 from .shim import device
 
 ARCHITECTURES = ("sm_80", "sm_90")
-TEXTS = ("blocks.cuh", "place.cuh", "quantise.cuh", "matvec.cuh")
+TEXTS = ("blocks.cuh", "place.cuh", "quantise.cuh", "matvec.cu")
 NO_FAULT = 2**64 - 1
 SIZES = {
     32: ((32, 1), (288, 130), (576, 7), (2080, 19)),
@@ -55,7 +55,7 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     plans = (
         p.Plan(grid=1, warps=5, stages=4, seed=seed),
         p.Plan(grid=5, warps=3, stages=1, seed=seed),
-        p.Plan(grid=3, warps=4, stages=2, rows=2, count=2, seed=seed),
+        p.Plan(grid=3, warps=4, stages=2, rows=4, count=2, seed=seed),
         p.Plan(grid=2, warps=5, stages=3, rows=4, count=3, seed=seed),
     )
     first = 0
@@ -65,7 +65,7 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
         assert same(outs[0][: plan.count], y[first : first + plan.count]), plan
         assert np.all(outs[0][plan.count :].view(np.uint32) == 0xFFFFFFFF)
         assert word == NO_FAULT
-        first += plan.rows
+        first += plan.count
     assert int(weight.word[0]) == NO_FAULT
 
 
@@ -177,16 +177,15 @@ def vectors(family, rows):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rows", [1, 4])
-def test_gate_and_norm_before(shim, family, rows, seed):
+def test_norm_before(shim, family, rows, seed):
     kind, width = KINDS[family], WIDE[family]
     raw, _, _ = data(kind, width, 21)
     weight = p.place(shim, kind, raw, width)
-    x, other, w, _ = vectors(family, rows)
+    x, _, w, _ = vectors(family, rows)
     plan = p.Plan(rows=rows, count=rows, warps=8, seed=seed)
     inputs = [
         (p.source_of(device(x), p.NORM, weight=w, eps=1e-5), oracle.rms_norm(x, w, 1e-5)),
         (p.source_of(device(x), p.NORM, eps=1e-6), oracle.rms_norm(x, None, 1e-6)),
-        (p.source_of(device(x), p.GATED, other=other), oracle.sigmoid_gate(x, other)),
     ]
     for source, row in inputs:
         outs, word = p.project(shim, [weight], source, plan)
@@ -233,11 +232,11 @@ def test_gated_activation_behind(shim, family, seed):
     x = random_rows(np.random.default_rng(3), 2, width)
     gate, up = (oracle.project(x, w.kind, w.raw) for w in weights)
     for epilogue, act in ((p.OUT_SILU, Activation.SILU), (p.OUT_GELU, Activation.GELU)):
-        plan = p.Plan(grid=4, rows=2, count=2, seed=seed)
+        plan = p.Plan(grid=4, rows=4, count=2, seed=seed)
         outs, word = p.project(
             shim, weights, p.source_of(device(x)), plan, epilogue=epilogue, act_entry=40
         )
-        assert same(outs[0], oracle.gated_act(gate, up, act))
+        assert same(outs[0][:2], oracle.gated_act(gate, up, act))
         assert word == NO_FAULT
 
 
@@ -292,7 +291,7 @@ def test_faults_of_projections_and_what_follows(shim):
         rows = device(np.stack([x[7], big[1]]))
         with pytest.raises(ArithmeticFault):
             oracle.project(rows, kind, raw)
-        plan = p.Plan(rows=2, count=2)
+        plan = p.Plan(rows=4, count=2)
         assert p.project(shim, [weight], p.source_of(rows), plan)[1] == 20 << 32 | 1
         ok = device(huge)
         gate = oracle.project(ok, kind, raw)

@@ -95,7 +95,7 @@ def test_every_model_is_lowered_for_every_architecture(model, card, request):
 
 
 def test_every_operator_and_weight_type_is_lowered_alone(card, request):
-    """The graphs of one operator by which a card proves itself: what it computes is not looked at."""
+    """The graphs of one operator by which a card proves itself; nothing is computed."""
     architecture = request.node.callspec.params["card"]
     library, seen = paper_library(architecture), set()
 

@@ -1,7 +1,9 @@
 """Last words for a process whose mapped files lose their bytes (`kernels/cpu/guard.h`)."""
 
 import ctypes
+import mmap
 import os
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from muser.kernels import Library, address
 @dataclass(frozen=True, slots=True)
 class Guard:
     """A read that the system cannot serve, in what is guarded, ends this process with a word and a
-    status. Both methods raise `DeviceError` if the system, or the library's table, takes no more.
+    status, for as long as it is mapped. Both methods raise `DeviceError` if the system, or the
+    library's table, takes no more.
     """
 
     library: Library
@@ -39,15 +42,27 @@ class Guard:
         words = self.last_words(problem)
         install = self.library.handle.muser_guard
         install.restype = ctypes.c_int32
-        error = install(
+        entry = install(
             ctypes.c_void_p(address(data)),
             ctypes.c_int64(data.nbytes),
             ctypes.c_char_p(words),
             ctypes.c_int64(len(words)),
             ctypes.c_int32(problem.exit_status),
         )
-        if error:
+        if entry < 0:
             raise DeviceError(
-                f"{path} cannot be guarded against losing bytes: {os.strerror(error)}.",
+                f"{path} cannot be guarded against losing bytes: {os.strerror(-entry)}.",
                 "Load fewer models in one process.",
             )
+        remove = self.library.handle.muser_unguard
+        remove.restype = None
+        finalizer = weakref.finalize(_mapping(data), remove, ctypes.c_int32(entry))
+        finalizer.atexit = False
+
+
+def _mapping(data: NDArray[np.uint8]) -> mmap.mmap:
+    """What keeps the bytes of an array over a mapped file alive."""
+    view = data.base
+    assert isinstance(view, memoryview)
+    assert isinstance(view.obj, mmap.mmap)
+    return view.obj

@@ -1,7 +1,6 @@
 """What the lowering rules share: arguments, weights bound once, quantised rows made once."""
 
 import ctypes
-import os
 from types import MappingProxyType
 from typing import Protocol
 
@@ -15,20 +14,16 @@ from muser.formats import FLOATS, READABLE, BlockType
 from muser.graph import Graph, rope_table
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kernels import Args, Constants, address
-from muser.weights import BoundTensor, GridTensor, Packed
+from muser.weights import BoundTensor, Packed, PackSource
 
 QUANTISERS = MappingProxyType({32: "quantise_32", 256: "quantise_256", GRID_BLOCK: "grid_rows"})
 """Elements that share a scale to the kernel that makes such rows."""
 
 
-class WeightSource(Protocol):
+class WeightSource(PackSource, Protocol):
     """What a runner asks of `muser.weights.Weights`."""
 
-    @property
-    def origin(self) -> os.stat_result | None: ...
-    def tensor(self, name: str) -> BoundTensor: ...
     def vector(self, name: str) -> NDArray[np.float32]: ...
-    def grid(self, name: str) -> GridTensor: ...
 
 
 def block_size(kind: BlockType) -> int:
@@ -140,13 +135,31 @@ class Lowering:
         block = block_size(kind)
         scratch, name = self.arena.quantised[block], quantised_name(block)
         if self._held.get(block) != source:
-            args = self.args(
-                x=self.row(source), width=self.width(source), **scratch_fields(scratch)
-            )
+            args = self.args(x=self.row(source), **self.quantised_fields(source, block))
             node = f"{source} in blocks of {block}"
             self.add(QUANTISERS[block], args, node, (source,), (name,))
             self._held[block] = source
         return scratch, name
+
+    def quantised_fields(self, source: str, block: int) -> dict[str, int]:
+        return {"width": self.width(source), **scratch_fields(self.arena.quantised[block])}
+
+    def add_quantising(
+        self,
+        prefix: str,
+        args: Args,
+        node: str,
+        source: str,
+        block: int,
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+        tensor_type: str | None,
+    ) -> None:
+        """A move that makes the row `source`, among `writes`, and quantises it."""
+        name = quantised_name(block)
+        kernel = prefix + QUANTISERS[block]
+        self.add(kernel, args, node, reads, (*writes, name), tensor_type=tensor_type)
+        self._held[block] = source
 
 
 def scratch_fields(scratch: Quantised) -> dict[str, int]:

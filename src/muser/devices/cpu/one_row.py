@@ -2,12 +2,15 @@
 
 A kernel that goes row by row leaves all but one worker idle when there is one row, and then a
 barrier must hand its result on. So every worker does all of it, into rows of its own, and reads
-these until the row is written in common again. What follows a projection element by element is cut
+these until the row is written in common again. The cache is in common: what a step appends to it is
+a function of its row alone, so that all write the same bytes, and each reads what it wrote itself
+whether the others have come so far or not. What follows a projection element by element is cut
 by columns as the projection was, and needs no barrier either. A row that nothing later reads is
 left in the arena.
 """
 
 import ctypes
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +21,7 @@ from muser.devices.cpu.arena import Arena, quantised_name
 from muser.devices.cpu.moves import CACHE, Move, waits
 from muser.kernels import CACHE_LINE, Args, address, zeros
 
-SOURCES, TARGETS = ("x", "y"), ("out", "codes", "scales", "sums")
+SOURCES, TARGETS = ("x", "y"), ("out", "normed", "codes", "scales", "sums")
 TAKE_ROWS = "take_rows"  # of one row the first is the only one
 WHOLE = "whole"
 
@@ -35,7 +38,9 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a move is done: its cut, and which of its reads and writes are every worker's own."""
+    """How a move is done: its cut, and which of its reads and writes are every worker's own. A read
+    of a cache is its own where every worker has written all of that cache's new row.
+    """
 
     cut: Hashable
     own_reads: frozenset[str]
@@ -59,7 +64,7 @@ def place_one_row(moves: Sequence[Move], arena: Arena, threads: int) -> list[Pla
 
 def _ways(moves: Sequence[Move]) -> list[_Way]:
     """A move that can go by columns does, if a row it reads was last written so; one that goes row
-    by row is done whole by everyone, unless it leaves something behind: a cache, or a last value.
+    by row is done whole by everyone, unless it leaves a value behind, or appends to a cache again.
     """
     answer: list[_Way] = []
     written: dict[str, Hashable] = {}
@@ -71,20 +76,31 @@ def _ways(moves: Sequence[Move]) -> list[_Way]:
         elif move.by_row is not None and i not in lasting:
             cut = WHOLE
         own = frozenset(name for name in move.reads if written.get(name) == WHOLE)
-        answer.append(_Way(cut, own, move.writes if cut == WHOLE else frozenset()))
+        rows = move.writes - _caches(move)
+        answer.append(_Way(cut, own, rows if cut == WHOLE else frozenset()))
         written |= dict.fromkeys(move.writes, cut)
     return answer
 
 
 def _lasting(moves: Sequence[Move]) -> frozenset[int]:
-    """Moves that write a cache, or a row that no later move reads."""
+    """Moves that write rows of which no later move reads one, or a cache that is written more than
+    once: who is late would undo what another has appended since.
+    """
     found, read = set(), set[str]()
+    times = Counter(name for move in moves for name in move.writes)
     for i in reversed(range(len(moves))):
         move = moves[i]
-        if any(name.startswith(CACHE) or name not in read for name in move.writes):
+        caches = _caches(move)
+        rows = move.writes - caches
+        if any(times[name] > 1 for name in caches) or (rows and rows.isdisjoint(read)):
             found.add(i)
         read |= move.reads
     return frozenset(found)
+
+
+def _caches(move: Move) -> frozenset[str]:
+    """Those that it writes."""
+    return frozenset(name for name in move.writes if name.startswith(CACHE))
 
 
 class _Copies:

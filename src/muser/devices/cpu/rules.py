@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from muser.devices.cpu.lowering import Lowering, scratch_fields
+from muser.devices.cpu.lowering import Lowering, block_size, scratch_fields
 from muser.devices.cpu.moves import CACHE, Move
 from muser.errors import DeviceError
 from muser.formats import FLOATS
@@ -72,20 +72,62 @@ def _embed(low: Lowering, op: Embed) -> bool:
     return True
 
 
-def _norm(low: Lowering, op: RmsNorm | HeadNorm) -> bool:
+def _norm_fields(low: Lowering, op: RmsNorm | HeadNorm) -> dict[str, int | float]:
     heads, dim = (op.heads, op.head_dim) if isinstance(op, HeadNorm) else (1, low.width(op.source))
-    args = low.args(
-        x=low.row(op.source),
-        out=low.row(op.target),
-        weight=0 if op.weight is None else low.vector(op.weight),
-        heads=heads,
-        head_dim=dim,
-        eps=op.eps,
-        inverse=float(np.float32(1.0 / dim)),
-    )
-    kind = None if op.weight is None else low.weights.tensor(op.weight).type.name
+    return {
+        "weight": 0 if op.weight is None else low.vector(op.weight),
+        "heads": heads,
+        "head_dim": dim,
+        "eps": op.eps,
+        "inverse": float(np.float32(1.0 / dim)),
+    }
+
+
+def _norm_type(low: Lowering, op: RmsNorm | HeadNorm) -> str | None:
+    return None if op.weight is None else low.weights.tensor(op.weight).type.name
+
+
+def _norm(low: Lowering, op: RmsNorm | HeadNorm) -> bool:
+    args = low.args(x=low.row(op.source), out=low.row(op.target), **_norm_fields(low, op))
+    kind = _norm_type(low, op)
     low.add("norm", args, op.node, (op.source,), (op.target,), tensor_type=kind)
     return True
+
+
+def _norm_project(low: Lowering, norm: RmsNorm, op: Project) -> bool:
+    """The normed row and its quantised form by one entry, then what reads them."""
+    if norm.target != op.source:
+        return False
+    block = block_size(low.weights.tensor(op.weights[0]).type)
+    args = low.args(
+        x=low.row(norm.source),
+        normed=low.row(norm.target),
+        **_norm_fields(low, norm),
+        **low.quantised_fields(norm.target, block),
+    )
+    touched = (norm.source,), (norm.target,), _norm_type(low, norm)
+    low.add_quantising("norm_", args, norm.node, norm.target, block, *touched)
+    return _project(low, op)
+
+
+def _add_norm_project(low: Lowering, add: Add, norm: RmsNorm, op: Project) -> bool:
+    """The same where the normed row is a sum, which is left behind too."""
+    width = low.width(add.target)
+    if not (add.target == norm.source != norm.target == op.source) or width >= STRIPED_WIDTH:
+        return False
+    block = block_size(low.weights.tensor(op.weights[0]).type)
+    args = low.args(
+        x=low.row(add.left),
+        y=low.row(add.right),
+        out=low.row(add.target),
+        normed=low.row(norm.target),
+        **_norm_fields(low, norm),
+        **low.quantised_fields(norm.target, block),
+    )
+    touched = (add.left, add.right), (add.target, norm.target), _norm_type(low, norm)
+    node = f"{add.node}, {norm.node}"
+    low.add_quantising("add_norm_", args, node, norm.target, block, *touched)
+    return _project(low, op)
 
 
 def _project(low: Lowering, op: Project) -> bool:
@@ -248,6 +290,8 @@ def _argmax(low: Lowering, op: Argmax) -> bool:
 Rule = Callable[..., bool]
 PATTERNS: Mapping[tuple[type[Op], ...], Rule] = MappingProxyType(
     {
+        (Add, RmsNorm, Project): _add_norm_project,
+        (RmsNorm, Project): _norm_project,
         (Scale, Softcap): _scale_softcap,
         (Embed,): _embed,
         (RmsNorm,): _norm,

@@ -107,9 +107,8 @@ def _matvec(
     after: After,
 ) -> None:
     rows = {"1": 1, "4": MOST_FEW}.get(low.bucket, MOST_BATCHED)
-    if rows > 1 or SEPARATE:
-        source = quantised(low, op, block, source)
-    args = Matvec(source=source, faults=low.step.back, count=low.count_at)
+    ready = quantised(low, op, block, source)
+    args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
     filler = NUMBERS[members[0].placed.layout.type]
     for i in range(len(args.parts)):
         args.parts[i] = Part(0, 0, 0, 0, 0, filler)
@@ -129,8 +128,8 @@ def _matvec(
         name = f"batch_{FORMS[block]}"
         args.slice, args.pass_tiles = shape.slice, shape.tiles
     else:
-        shape = _matvec_shape(low, block, members, source, rows)
-        name = _kernel(block, members, source, rows, args.epilogue)
+        shape = matvec_shape(low, block, members, rows)
+        name = f"matvec_{FORMS[block]}_{rows}"
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
     low.launch(
         name,
@@ -141,19 +140,6 @@ def _matvec(
         served=types_of(members),
         tensors=tuple(member.placed.name for member in members),
     )
-
-
-SEPARATE = True
-ALONE = False
-
-
-def _kernel(block: int, members: Sequence[Member], source: Source, rows: int, epilogue: int) -> str:
-    alone = ALONE and {member.placed.layout.type for member in members} == {BlockType.Q4_K}
-    name = f"matvec_{'q4k' if alone else FORMS[block]}_{rows}"
-    if source.kind == READY:
-        return name
-    kind = "_plain" if source.kind == PLAIN else "_norm"
-    return name + kind + ("", "_gated", "_gated", "_logits")[epilogue]
 
 
 def types_of(members: Iterable[Member]) -> tuple[str, ...]:
@@ -209,23 +195,20 @@ class Form:
     tiles: int = 0
 
 
-def _matvec_shape(
-    low: Lowering, block: int, members: Sequence[Member], source: Source, rows: int
-) -> Form:
+def matvec_shape(low: Lowering, block: int, members: Sequence[Member], rows: int) -> Form:
     """The most bytes under way that fit into shared memory (`matvec.cuh` has the formula)."""
     grid, most, pitches = _shares(low, members)
     units = members[0].placed.layout.groups
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     blocks = 8 * units if block == 32 else units
     fixed = rows * units * row + rows * 4 * round_up(blocks, 4)
-    made = 0 if source.kind in (READY, PLAIN) else 4 * source.width
     room = low.shared.card.facts.shared - RESERVED
     most_warps = (16 if rows == 1 else 12) - rows
     for warps, stages in ((most_warps, 2), (most_warps, 1), (7, 1), (4, 1), (2, 1), (1, 1)):
         window = {256: 4 * 32, 32: 4 * 36 * 8, GRID_BLOCK: 8 * 32}[block] * warps
         ring = warps * stages * 32 * max(pitches)
-        shared = ring + fixed + max(made, 2 * rows * window + 4 * rows * most)
-        if shared <= room and 32 * (warps + rows) >= (256 if made else 0):
+        shared = ring + fixed + 2 * rows * window + 4 * rows * most
+        if shared <= room:
             break
     return Form(grid, 32 * (warps + rows), stages, 32 * max(pitches), shared)
 

@@ -6,7 +6,7 @@ from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.structs import Source
 from muser.graph import Add, RmsNorm, TakeRows
 
-READY, PLAIN, GATED, NORM, RESIDUAL = range(5)
+READY, PLAIN, NORM, RESIDUAL = range(4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ enum { TOGETHER16 = 4, BUNDLES = 3, NOWHERE = -(1 << 30) }; /* NOWHERE: the N an
 #define FLOOR_BASE 0x1.8p23f
 #define FLOOR_BITS 0x4b400000u
 
-INLINE __m512i all16(int32_t x) { return _mm512_set1_epi32(x); }
-
 INLINE __m512 exp2_16(__m512 f) {
     __m512 g = _mm512_set1_ps(0x1.cacdf6p-13f);
     g = _mm512_fmadd_ps(g, f, _mm512_set1_ps(0x1.44bd44p-10f));
@@ -58,19 +56,6 @@ INLINE __m512i held16(const void *p) {
     return v;
 }
 
-/* Reductions that leave the answer in every lane. */
-#define EVERYWHERE16(name, operation, type, far, near)                                     \
-    INLINE type name(type x) {                                                             \
-        x = operation(x, far(x, x, 0x4e));                                                 \
-        x = operation(x, far(x, x, 0xb1));                                                 \
-        x = operation(x, near(x, 0x4e));                                                   \
-        return operation(x, near(x, 0xb1));                                                \
-    }
-
-EVERYWHERE16(largest_of16, _mm512_max_epi32, __m512i, _mm512_shuffle_i32x4, _mm512_shuffle_epi32)
-EVERYWHERE16(sum_of16, _mm512_add_epi32, __m512i, _mm512_shuffle_i32x4, _mm512_shuffle_epi32)
-EVERYWHERE16(most_of16, _mm512_max_ps, __m512, _mm512_shuffle_f32x4, _mm512_permute_ps)
-
 /* a / b, rounded once, for b whose rounded reciprocal is r: two corrections by the remainder
  * (Markstein 1990: the first makes q one of the neighbours of the quotient, the second the nearer).
  * Sizes as here, far from the smallest and the largest, neither lose a remainder nor overflow. */
@@ -86,27 +71,16 @@ INLINE __mmask16 visible16(int32_t j, int32_t first, int32_t last) {
     return (__mmask16)((0xffffu << from) & (0xffffu >> (16 - to)));
 }
 
-/* The first n lanes. */
-INLINE __mmask16 first16(int32_t n) { return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1); }
-
 /* 20 - ceil(log2 d) */
 INLINE int32_t query_bits(int32_t d) { return 20 - (32 - __builtin_clz((unsigned)d - 1)); }
 
 /* G(q, 20 - ceil(log2 d), -60) of one head: codes, zeros up to `stride`. Returns the step. */
 INLINE int32_t grid_query16(const float *x, int32_t n, int32_t stride, int16_t *codes) {
     const int32_t p = query_bits(n);
-    __m512i top = _mm512_setzero_si512();
-    for (int32_t k = 0; k < n; k += 16)
-        top = _mm512_max_epi32(top, sizes16(_mm512_maskz_loadu_ps(first16(n - k), x + k)));
-    int32_t e = grid_step((uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(largest_of16(top))), p, -60);
-    const __m512 inverse = _mm512_set1_ps(two_to(-e));
-    const __m512i bound = all16((1 << p) - 1), under = all16(1 - (1 << p));
-    for (int32_t k = 0; k < stride; k += 16) {
-        __m512i q = rne_product16(_mm512_maskz_loadu_ps(first16(most(n - k, 0)), x + k), inverse);
-        q = _mm512_max_epi32(under, _mm512_min_epi32(bound, q));
-        _mm256_storeu_si256((__m256i *)(codes + k), _mm512_cvtepi32_epi16(q));
-    }
-    return e;
+    const struct grid16 g = grid_of16(top_of16(x, n), p, -60);
+    for (int32_t k = 0; k < stride; k += 16)
+        _mm256_storeu_si256((__m256i *)(codes + k), _mm512_cvtepi32_epi16(grid_at16(&g, x, k, n)));
+    return g.e;
 }
 
 /* One query head on its way through the tiles; the same number in every lane of a vector. */
@@ -152,22 +126,23 @@ INLINE void merge16(struct seeker *x, __m512i N, __m512i M, __m512 D, __m512 *ol
     x->X = X;
 }
 
-/* T of 64 positions from `at` on, of `heads` heads. */
-INLINE void score16(int heads, const struct seeker *x, const int16_t *k, int32_t stride, int32_t at,
-                    struct tile16 *t) {
+/* T of 16·groups positions from `at` on, of `heads` heads. */
+INLINE void score16(int heads, int groups, const struct seeker *x, const int16_t *k, int32_t stride,
+                    int32_t at, struct tile16 *t) {
     __m512i T[TOGETHER16][4];
     for (int h = 0; h < heads; h++)
-        for (int g = 0; g < 4; g++) T[h][g] = _mm512_setzero_si512();
+        for (int g = 0; g < groups; g++) T[h][g] = _mm512_setzero_si512();
     for (int32_t i = 0; i < stride; i += 2) {
         __m512i row[4];
-        for (int g = 0; g < 4; g++) row[g] = held16(k + (int64_t)g * KEY_GROUP * stride + KEY_GROUP * i);
+        for (int g = 0; g < groups; g++)
+            row[g] = held16(k + (int64_t)g * KEY_GROUP * stride + KEY_GROUP * i);
         for (int h = 0; h < heads; h++) {
             __m512i q = spread16(x[h].q + i);
-            for (int g = 0; g < 4; g++) T[h][g] = _mm512_dpwssd_epi32(T[h][g], row[g], q);
+            for (int g = 0; g < groups; g++) T[h][g] = _mm512_dpwssd_epi32(T[h][g], row[g], q);
         }
     }
     for (int h = 0; h < heads; h++)
-        for (int g = 0; g < 4; g++) _mm512_storeu_si512(t[h].T + at + 16 * g, T[h][g]);
+        for (int g = 0; g < groups; g++) _mm512_storeu_si512(t[h].T + at + 16 * g, T[h][g]);
 }
 
 /* Weights of positions [first, last) of a tile, and the head's R, X and den after it. With s = 2^(n - N)·g
@@ -277,10 +252,15 @@ struct bundle {
     default: { enum { HEADS = TOGETHER16 }; call; } break;                                 \
     }
 
+/* Of a few positions no more is read than the groups of sixteen that they lie in. */
 INLINE void score_tile16(int heads, const struct bundle *b, int32_t at, int32_t first, int32_t last) {
     const int32_t stride = b->v.stride;
-    for (int32_t j = first & ~63; j < last; j += 64)
-        score16(heads, b->x, b->v.key + (int64_t)(at + j) * stride, stride, j, b->t);
+    int32_t j = first & ~15;
+    for (; last - j > 32; j += 64)
+        score16(heads, 4, b->x, b->v.key + (int64_t)(at + j) * stride, stride, j, b->t);
+    const int16_t *rest = b->v.key + (int64_t)(at + j) * stride;
+    if (last - j > 16) score16(heads, 2, b->x, rest, stride, j, b->t);
+    else if (last > j) score16(heads, 1, b->x, rest, stride, j, b->t);
 }
 
 INLINE void weigh_tile16(const struct bundle *b, int32_t at, int32_t first, int32_t last) {
@@ -297,6 +277,13 @@ INLINE void mix_tile16(int heads, const struct bundle *b, int32_t at, int32_t fi
     for (; i < stride; i += 16) mix16(heads, 1, b->x, rows, stride, i, first, last, b->t);
 }
 
+/* The first tile is asked for while queries are read: of keys and values `rows` positions each. */
+INLINE void ask_for_tile16(const struct view *v, int32_t at, int32_t rows) {
+    const int64_t from = (int64_t)at * v->stride, bytes = (int64_t)rows * v->stride * 2;
+    for (int64_t k = 0; k < bytes; k += 64) __builtin_prefetch((const char *)(v->key + from) + k);
+    for (int64_t k = 0; k < bytes; k += 64) __builtin_prefetch((const char *)(v->value + from) + k);
+}
+
 /* Heads [begin, end) of one row, at most BUNDLES times TOGETHER16. Every stage goes through all of
  * them before the next one begins: what one head waits for leaves room for the others. */
 INLINE void attend_heads16(const struct args *a, int32_t row, int32_t begin, int32_t end, const struct worker *w) {
@@ -309,6 +296,7 @@ INLINE void attend_heads16(const struct args *a, int32_t row, int32_t begin, int
         int32_t stop = least(least((head / group + 1) * group, end), head + TOGETHER16);
         struct bundle b = {view_of(a, row, head), x + head - begin, t + head - begin, head, stop - head};
         bundles[count] = b;
+        ask_for_tile16(&b.v, lo / TILE * TILE % a->capacity, least(32, hi - lo / TILE * TILE));
         head = stop;
     }
     for (int32_t h = begin; h < end; h++) begin16(a, row, h, stride, &x[h - begin]);

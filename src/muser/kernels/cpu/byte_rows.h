@@ -53,19 +53,20 @@ INLINE void sums_of_256(const int8_t *q, int16_t *sums) {
 }
 #endif
 
-/* Reads x, width. Writes codes, scales, sums. */
-INLINE void quantise_bytes(int32_t block, int tiled, const struct args *a, const struct worker *w) {
+/* Rows of x, width elements each. Writes codes, scales, sums. */
+INLINE void quantise_bytes(int32_t block, int tiled, const struct args *a, const float *x,
+                           const struct worker *w) {
     const int32_t blocks = a->width / block;
     float *sums = (float *)(void *)a->sums;
     struct span s = share_rows(*a->rows, w);
     for (int32_t r = s.begin; r < s.end; r++) {
-        const float *x = a->x + (int64_t)r * a->width;
+        const float *row = x + (int64_t)r * a->width;
         int8_t *codes = (int8_t *)a->codes + (int64_t)r * a->width;
         int32_t b = 0;
 #if defined(__AVX512VNNI__)
         for (; block == 32 && b + 16 <= blocks; b += 16) {
             float scale[16], sum[16];
-            quantise_sixteen_blocks(x + 32 * b, codes + 32 * b, scale, sum);
+            quantise_sixteen_blocks(row + 32 * b, codes + 32 * b, scale, sum);
             for (int i = 0; i < 16; i++) {
                 const int64_t at = place_of(r, b + i, blocks, tiled);
                 a->scales[at] = scale[i];
@@ -76,7 +77,7 @@ INLINE void quantise_bytes(int32_t block, int tiled, const struct args *a, const
         for (; b < blocks; b++) {
             const int64_t at = place_of(r, b, blocks, tiled);
             int8_t *q = codes + b * block;
-            a->scales[at] = quantise_to_bytes(x + b * block, block, q);
+            a->scales[at] = quantise_to_bytes(row + b * block, block, q);
             if (block == 256) sums_of_256(q, a->sums + at * SUMS_OF_256);
             else sums[at] = sum_of_32(q);
         }

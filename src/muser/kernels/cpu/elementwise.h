@@ -9,27 +9,31 @@
 #include "exact.h"
 
 #define ELEMENTWISE(name, expression)                                                    \
-    INLINE void name##_rows(const struct args *a, const struct worker *w) {              \
+    INLINE void name##_run(const struct args *a, const float *xs, const float *ys,       \
+                           int32_t n, float *out, uint32_t *top) {                       \
         const float factor = a->factor, inverse = a->inverse;                            \
+        float run[RUN];                                                                  \
+        (void)factor, (void)inverse;                                                     \
+        for (int32_t i = 0; i < n; i++) {                                                \
+            const float x = xs[i], y = ys[i];                                            \
+            (void)y;                                                                     \
+            run[i] = kept(expression, top);                                              \
+        }                                                                                \
+        memcpy(out, run, (size_t)n * sizeof *run);                                       \
+    }                                                                                    \
+    INLINE void name##_rows(const struct args *a, const struct worker *w) {              \
         struct span rows = {0, *a->rows}, part = {0, a->width};                          \
         if (a->striped) part = share(a->width, 16, w);                                   \
         else rows = share_rows(*a->rows, w);                                             \
-        (void)factor, (void)inverse;                                                     \
         for (int32_t r = rows.begin; r < rows.end; r++) {                                \
-            const float *xs = a->x + (int64_t)r * a->width;                              \
-            const float *ys = a->y + (int64_t)r * a->width;                              \
-            float *out = a->out + (int64_t)r * a->width;                                 \
+            const int64_t at = (int64_t)r * a->width;                                    \
+            const float *xs = a->x + at, *ys = a->y + at;                                \
             uint32_t top = 0;                                                            \
-            for (int32_t k = part.begin; k < part.end; k += RUN) {                       \
-                const int32_t n = least(RUN, part.end - k);                              \
-                float run[RUN];                                                          \
-                for (int32_t i = 0; i < n; i++) {                                        \
-                    const float x = xs[k + i], y = ys[k + i];                            \
-                    (void)y;                                                             \
-                    run[i] = kept(expression, &top);                                     \
-                }                                                                        \
-                memcpy(out + k, run, (size_t)n * sizeof *run);                           \
-            }                                                                            \
+            int32_t k = part.begin;                                                      \
+            for (; k + RUN <= part.end; k += RUN)                                        \
+                name##_run(a, xs + k, ys + k, RUN, a->out + at + k, &top);               \
+            if (k < part.end)                                                            \
+                name##_run(a, xs + k, ys + k, part.end - k, a->out + at + k, &top);      \
             check_row(top, w, r);                                                        \
         }                                                                                \
     }
@@ -45,6 +49,6 @@ ELEMENTWISE(gelu_gate, gelu_of(x) * y)
 ELEMENTWISE(add, x + y)
 ELEMENTWISE(scale, x * factor)
 ELEMENTWISE(softcap, factor * tanh_of(x * inverse))
-ELEMENTWISE(scale_softcap, capped(x, a->eps, factor, inverse, &top))
+ELEMENTWISE(scale_softcap, capped(x, a->eps, factor, inverse, top))
 
 #endif

@@ -14,14 +14,16 @@
 enum { MAX_GUARDED = 64 };
 
 struct guarded {
-    uintptr_t begin, end;
-    const char *words;
+    uintptr_t begin;
+    _Atomic uintptr_t end; /* written last; 0: free */
+    const char *words;     /* never given back: a handler may be speaking them */
     size_t length;
     int32_t status;
 };
 
 static struct guarded guarded[MAX_GUARDED];
-static _Atomic int32_t guarded_count;
+static _Atomic int32_t guarded_count; /* entries that were ever taken, the first ones */
+static atomic_flag spoken = ATOMIC_FLAG_INIT;
 static struct sigaction unguarded; /* what stood there before */
 
 /* Calls nothing but what POSIX allows in a signal handler. */
@@ -40,7 +42,9 @@ static void on_lost_bytes(int number, siginfo_t *info, void *context) {
     uintptr_t at = (uintptr_t)info->si_addr;
     int32_t count = info->si_code > 0 ? atomic_load(&guarded_count) : 0; /* else another process sent it */
     for (int32_t i = 0; i < count; i++) {
-        if (at < guarded[i].begin || at >= guarded[i].end) continue;
+        uintptr_t end = atomic_load(&guarded[i].end);
+        if (at >= end || at < guarded[i].begin) continue;
+        while (atomic_flag_test_and_set(&spoken)) pause(); /* another thread speaks, and ends all */
         speak(guarded[i].words, guarded[i].length);
         _exit(guarded[i].status);
     }
@@ -50,24 +54,33 @@ static void on_lost_bytes(int number, siginfo_t *info, void *context) {
 }
 
 /* From now on a read in these `size` bytes that the system cannot serve writes `words` to standard
- * error and ends the process with `status`. 0, or an error number. Not for two threads at once. */
+ * error and ends the process with `status`. The number of the entry for `muser_unguard`, or minus an
+ * error number. Not for two threads at once. */
 EXPORT int32_t muser_guard(const void *begin, int64_t size, const char *words, int64_t length,
                            int32_t status) {
-    int32_t count = atomic_load(&guarded_count);
-    if (count == MAX_GUARDED) return ENOSPC;
+    int32_t count = atomic_load(&guarded_count), i = 0;
+    while (i < count && atomic_load(&guarded[i].end)) i++;
+    if (i == MAX_GUARDED) return -ENOSPC;
     char *copy = malloc((size_t)length);
-    if (!copy) return ENOMEM;
+    if (!copy) return -ENOMEM;
     memcpy(copy, words, (size_t)length);
-    uintptr_t at = (uintptr_t)begin;
-    guarded[count] = (struct guarded){at, at + (uintptr_t)size, copy, (size_t)length, status};
+    guarded[i].begin = (uintptr_t)begin;
+    guarded[i].words = copy;
+    guarded[i].length = (size_t)length;
+    guarded[i].status = status;
+    atomic_store(&guarded[i].end, (uintptr_t)begin + (uintptr_t)size);
+    if (i < count) return i;
     atomic_store(&guarded_count, count + 1);
-    if (count) return 0;
+    if (count) return i;
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_lost_bytes;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
-    return sigaction(SIGBUS, &action, &unguarded) ? errno : 0;
+    return sigaction(SIGBUS, &action, &unguarded) ? -errno : i;
 }
+
+/* The bytes of entry `i` are no longer mapped: others may lie there. Not beside `muser_guard`. */
+EXPORT void muser_unguard(int32_t i) { atomic_store(&guarded[i].end, 0); }
 
 #endif

@@ -25,40 +25,47 @@ INLINE int64_t plane_row(const struct args *a, int32_t slot, int32_t head, int32
     return ((int64_t)slot * a->kv_heads + head) * a->capacity + position % a->capacity;
 }
 
-/* A row of codes into plane row `at` (slot and head counted in). */
-INLINE void put_row(const int16_t *codes, int32_t n, int32_t stride, int64_t at, int32_t group,
-                    int32_t unit, int16_t *plane) {
-    int16_t *to = plane + at / group * group * stride + at % group * unit;
-    if (group == 1) memcpy(to, codes, (size_t)n * sizeof *codes);
-    else
-        for (int32_t k = 0; k < stride; k += unit)
-            memcpy(to + (int64_t)k * group, codes + k, (size_t)unit * sizeof *codes);
+/* 1 if a code of a head whose largest size is `top` would not fit f16. */
+INLINE int beyond_half(uint32_t top, int32_t e) {
+    int32_t n = rne_product(float_of(top), two_to(-e));
+    return (float)least(n < 0 ? -n : n, 2047) * two_to(e) > 65504.0f;
 }
 
-/* Snaps one head of n elements, stride of them zero-padded in `codes`; 1 if a value would not fit f16. */
-INLINE int snap_head(const float *x, int32_t n, int32_t stride, int16_t *codes, int8_t *step) {
-    int32_t e = grid_step(top_of(x, n), 11, -24), most_code = 0;
-    memset(codes, 0, (size_t)stride * sizeof *codes);
+/* Snaps one head of n elements to plane row `at` (slot and head counted in); 1 if a value would not fit
+ * f16. Writes no byte but the row's own, and each its last value: others may be writing the same. */
+#if defined(__AVX512VNNI__)
+#include "kv16.h"
+#else
+INLINE int append_head(const struct args *a, const float *x, int64_t at, int16_t *plane, int8_t *steps) {
+    const int32_t n = a->head_dim, stride = plane_stride(a);
+    const uint32_t top = top_of(x, n);
+    const int32_t e = grid_step(top, 11, -24);
+    int16_t codes[MAX_HEAD];
     grid_codes(x, n, 11, e, codes);
-    for (int32_t k = 0; k < n; k++) most_code = most(most_code, codes[k] < 0 ? -codes[k] : codes[k]);
-    *step = (int8_t)e;
-    return (float)most_code * two_to(e) > 65504.0f;
+    memcpy(plane + at * stride, codes, (size_t)n * sizeof *codes);
+    steps[at] = (int8_t)e;
+    return beyond_half(top, e);
 }
+
+INLINE int append_key(const struct args *a, const float *x, int64_t at) {
+    return append_head(a, x, at, a->key, a->key_steps);
+}
+
+INLINE int append_value(const struct args *a, const float *x, int64_t at) {
+    return append_head(a, x, at, a->value, a->value_steps);
+}
+#endif
 
 /* Reads x (keys), y (values), kv_heads, head_dim, capacity, step; writes the planes. */
 INLINE void append_rows(const struct args *a, const struct worker *w) {
-    int32_t width = a->kv_heads * a->head_dim, n = a->head_dim, stride = plane_stride(a);
-    int16_t codes[MAX_HEAD];
+    const int32_t width = a->kv_heads * a->head_dim;
     struct span s = share_rows(*a->rows, w);
     for (int32_t r = s.begin; r < s.end; r++)
         for (int32_t h = 0; h < a->kv_heads; h++) {
-            int64_t from = (int64_t)r * width + h * n;
+            int64_t from = (int64_t)r * width + h * a->head_dim;
             int64_t at = plane_row(a, a->step->slots[r], h, a->step->positions[r]);
-            int wrong = snap_head(a->x + from, n, stride, codes, a->key_steps + at);
-            put_row(codes, n, stride, at, KEY_GROUP, KEY_UNIT, a->key);
-            wrong |= snap_head(a->y + from, n, stride, codes, a->value_steps + at);
-            put_row(codes, n, stride, at, VALUE_GROUP, VALUE_UNIT, a->value);
-            if (wrong) report_fault(w, r);
+            int wrong = append_key(a, a->x + from, at);
+            if (append_value(a, a->y + from, at) | wrong) report_fault(w, r);
         }
 }
 

@@ -53,15 +53,24 @@ enum { TOGETHER_ABOVE_4 = LANED };
 #endif
 
 /* Row-major up to 4 rows, then panels or tiles of rows where the instruction set has them. */
-#define QUANTISE(name, call_with_panel)                                          \
+#define READY_ROWS(name, call_with_panel)                                        \
     PIPELINE(name##_1, enum { panel = 0 }; call_with_panel)                      \
     PIPELINE(name##_4, muser_##name##_1(a, w))                                   \
     PIPELINE(name##_chunk, enum { panel = TOGETHER_ABOVE_4 }; call_with_panel)   \
     PIPELINE(name##_16, muser_##name##_chunk(a, w))
 
-QUANTISE(quantise_32, quantise(32, panel, a, w))
-QUANTISE(quantise_256, quantise(256, panel, a, w))
-QUANTISE(grid_rows, grid_rows(panel && !PACKED, a, w))
+/* Rows for a projection; the same of a normed row (`normed` gets it), and of a normed sum (`out`). */
+#define QUANTISE(name, function, ...)                                            \
+    READY_ROWS(name, function(__VA_ARGS__, a, a->x, w))                          \
+    READY_ROWS(norm_##name, norm_rows(a, a->x, a->normed, w);                    \
+               function(__VA_ARGS__, a, a->normed, w))                           \
+    READY_ROWS(add_norm_##name, ask_for_weight(a); add_rows(a, w);               \
+               norm_rows(a, a->out, a->normed, w);                               \
+               function(__VA_ARGS__, a, a->normed, w))
+
+QUANTISE(quantise_32, quantise, 32, panel)
+QUANTISE(quantise_256, quantise, 256, panel)
+QUANTISE(grid_rows, grid_rows, panel && !PACKED)
 
 PIPELINE(embed_q8_0, embed_rows(Q8_0, a, w))
 PIPELINE(embed_q4_0, embed_rows(Q4_0, a, w))
@@ -75,7 +84,7 @@ PIPELINE(embed_f32, embed_rows(F32, a, w))
 PIPELINE(embed_f16, embed_rows(F16, a, w))
 PIPELINE(embed_bf16, embed_rows(BF16, a, w))
 
-PIPELINE(norm, norm_rows(a, w))
+PIPELINE(norm, norm_rows(a, a->x, a->out, w))
 PIPELINE(rope_interleaved, rope_rows(0, a, w))
 PIPELINE(rope_half_split, rope_rows(1, a, w))
 PIPELINE(kv_append, append_rows(a, w))

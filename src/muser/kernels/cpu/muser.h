@@ -86,6 +86,7 @@ struct args {
     const float *x;            /* f32 rows [rows][width] */
     const float *y;            /* a second source */
     float *out;                /* f32 rows */
+    float *normed;             /* f32 rows between a norm and what follows it in one entry */
     const void *weight;        /* raw blocks, grid codes, an f32 vector or a rotation table */
     const int8_t *steps;       /* of grid weights: [out][blocks], each e stands for 2^e */
     int16_t *codes;            /* quantised rows, see rows.h */

@@ -36,17 +36,24 @@ INLINE uint32_t norm_run(const float *x, const float *weight, int32_t n, float i
     return top;
 }
 
-/* Reads x, weight (f32 [head_dim] or NULL), heads, head_dim, eps, inverse. rms_norm has one head. */
-INLINE void norm_rows(const struct args *a, const struct worker *w) {
+/* A norm's weight has been pushed out of the caches since the last token: it is asked for before the sum
+ * that comes first. */
+INLINE void ask_for_weight(const struct args *a) {
+    if (a->weight)
+        for (int32_t k = 0; k < a->head_dim; k += 16) __builtin_prefetch((const float *)a->weight + k);
+}
+
+/* x, weight (f32 [head_dim] or NULL), heads, head_dim, eps, inverse. rms_norm has one head. */
+INLINE void norm_rows(const struct args *a, const float *x, float *out, const struct worker *w) {
     int32_t width = a->heads * a->head_dim;
     struct span s = share_rows(*a->rows, w);
     for (int32_t r = s.begin; r < s.end; r++)
         for (int32_t h = 0; h < a->heads; h++) {
             int64_t at = (int64_t)r * width + h * a->head_dim;
 #if defined(__AVX512VNNI__)
-            uint32_t top = norm_run16(a->x + at, a->weight, a->head_dim, a->inverse, a->eps, a->out + at);
+            uint32_t top = norm_run16(x + at, a->weight, a->head_dim, a->inverse, a->eps, out + at);
 #else
-            uint32_t top = norm_run(a->x + at, a->weight, a->head_dim, a->inverse, a->eps, a->out + at);
+            uint32_t top = norm_run(x + at, a->weight, a->head_dim, a->inverse, a->eps, out + at);
 #endif
             check_row(top, w, r);
         }

@@ -5,9 +5,6 @@
 
 #include "exact16.h"
 
-/* The first `n` lanes, at most sixteen. */
-INLINE __mmask16 first_lanes(int32_t n) { return (__mmask16)(n >= 16 ? 0xffffu : (1u << most(n, 0)) - 1u); }
-
 INLINE float sum_of_squares16(const float *x, int32_t n) {
     __m512 lane[16];
     UNROLL
@@ -24,7 +21,7 @@ INLINE float sum_of_squares16(const float *x, int32_t n) {
         UNROLL
         for (int j = 0; j < 16; j++) {
             if (k + 16 * j >= n) break;
-            __m512 v = _mm512_maskz_loadu_ps(first_lanes(n - k - 16 * j), x + k + 16 * j);
+            __m512 v = _mm512_maskz_loadu_ps(first16(n - k - 16 * j), x + k + 16 * j);
             lane[j] = _mm512_fmadd_ps(v, v, lane[j]);
         }
     }
@@ -45,7 +42,7 @@ INLINE uint32_t norm_run16(const float *x, const float *weight, int32_t n, float
     const __m512 r = _mm512_set1_ps(1.0f / sqrtf(fmaf(sum, inverse, eps)));
     __m512i top = _mm512_setzero_si512();
     for (int32_t k = 0; k < n; k += 16) {
-        const __mmask16 live = first_lanes(n - k);
+        const __mmask16 live = first16(n - k);
         __m512 y = _mm512_mul_ps(_mm512_maskz_loadu_ps(live, x + k), r);
         if (weight) y = _mm512_mul_ps(y, _mm512_maskz_loadu_ps(live, weight + k));
         y = z16(y);

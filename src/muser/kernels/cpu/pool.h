@@ -136,6 +136,17 @@ static int64_t nanoseconds(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* The weights of a token push all else out of the caches: what a later entry reads first is asked for
+ * while this one works. Two entries ahead give a little more than one; code, asked for likewise, gave
+ * nothing. */
+INLINE void expect(const struct pool *p, int32_t i, int32_t index) {
+    if (i + 4 < p->length) __builtin_prefetch(&p->entries[i + 4]);
+    if (i + 2 >= p->length) return;
+    const struct entry *e = &p->entries[i + 2];
+    const char *args = (const char *)(e->args + (e->own ? index : 0));
+    for (size_t at = 0; at < sizeof(struct args); at += 64) __builtin_prefetch(args + at);
+}
+
 /* `stamps`: begin and end of each entry on this worker, or NULL, which costs nothing. */
 INLINE void walk(struct pool *p, int32_t index, int64_t *stamps) {
     struct worker w = {index, p->count, 0, 0, p->scratch + p->scratch_bytes * index, &p->fault};
@@ -154,6 +165,7 @@ INLINE void walk(struct pool *p, int32_t index, int64_t *stamps) {
         w.entry = (uint32_t)i;
         w.index = e->whole ? 0 : index;
         w.count = e->whole ? 1 : p->count;
+        expect(p, i, index);
         if (stamps) stamps[2 * i] = nanoseconds();
         e->run(e->args + (e->own ? index : 0), &w);
         if (stamps) stamps[2 * i + 1] = nanoseconds();

@@ -58,15 +58,16 @@ INLINE void put_scale(const struct args *a, int32_t r, int32_t b, float s, int32
     a->scales[at] = s;
 }
 
-/* Reads x, width. Writes codes, scales, sums. */
-INLINE void quantise_rows(int32_t block, int panel, const struct args *a, const struct worker *w) {
+/* Rows of x, width elements each. Writes codes, scales, sums. */
+INLINE void quantise_rows(int32_t block, int panel, const struct args *a, const float *x,
+                          const struct worker *w) {
     int16_t q[256];
     int32_t blocks = a->width / block, groups = a->width / CODE_GROUP;
     struct span s = share_rows(*a->rows, w);
     for (int32_t r = s.begin; r < s.end; r++)
         for (int32_t b = 0; b < blocks; b++) {
-            const float *x = a->x + (int64_t)r * a->width + b * block;
-            put_scale(a, r, b, quantise_run(x, block, q), blocks, panel);
+            const float *from = x + (int64_t)r * a->width + b * block;
+            put_scale(a, r, b, quantise_run(from, block, q), blocks, panel);
             put_codes(a, r, b * block, q, block, a->width, panel);
             for (int32_t g = 0; g < block / CODE_GROUP; g++) {
                 int32_t sum = 0;
@@ -76,18 +77,18 @@ INLINE void quantise_rows(int32_t block, int panel, const struct args *a, const 
         }
 }
 
-/* Reads x, width. Writes codes and scales (steps): G(x, 13, -60) per 128. */
-INLINE void grid_rows(int panel, const struct args *a, const struct worker *w) {
+/* The same; codes and scales (steps): G(x, 13, -60) per 128. */
+INLINE void grid_rows(int panel, const struct args *a, const float *x, const struct worker *w) {
     int16_t q[GRID_BLOCK];
     int32_t blocks = round_up(a->width, GRID_BLOCK) / GRID_BLOCK;
     struct span s = share_rows(*a->rows, w);
     for (int32_t r = s.begin; r < s.end; r++)
         for (int32_t b = 0; b < blocks; b++) {
-            const float *x = a->x + (int64_t)r * a->width + b * GRID_BLOCK;
+            const float *from = x + (int64_t)r * a->width + b * GRID_BLOCK;
             int32_t n = least(GRID_BLOCK, a->width - b * GRID_BLOCK);
-            int32_t e = grid_step(top_of(x, n), 13, -60);
+            int32_t e = grid_step(top_of(from, n), 13, -60);
             memset(q, 0, sizeof q);
-            grid_codes(x, n, 13, e, q);
+            grid_codes(from, n, 13, e, q);
             put_scale(a, r, b, two_to(e), blocks, panel);
             put_codes(a, r, b * GRID_BLOCK, q, GRID_BLOCK, blocks * GRID_BLOCK, panel);
         }

@@ -1,6 +1,6 @@
 // The unit of projections of five to sixteen rows.
 #include "muser.cuh"
 #include "blocks.cuh"
-#include "quantise.cuh"
+#include "source.cuh"
 #include "matvec.cuh"
 #include "batch.cuh"

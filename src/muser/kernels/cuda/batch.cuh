@@ -4,7 +4,7 @@
 //
 // batch_256, batch_32, batch_grid(Matvec): K-quants, 32-blocks, floats
 //     grid   as many thread blocks as there are multiprocessors, or fewer outputs; any number is right
-//     block  32·(W + 1) ≤ 512 (batch_32, batch_grid, and all of them on sm_80: 384): W warps that multiply,
+//     block  32·(W + 1) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that multiply,
 //            one that fetches the rows
 //     dynamic shared bytes; a job has C = 2 groups (batch_32: 1; batch_grid: 2 units of 128); S = a.slice
 //       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time (a
@@ -109,8 +109,7 @@ INLINE void tile_k(const Operands& o, int pair, float* t) {
 
 INLINE void tile_6(const Operands& o, int pair, float* t) {
     uint4 s = quad_of(o.w), s8 = quad_of(o.w + o.w8);
-    u32 keep[2] = {pair < 2 ? ~0u : 0,
-                   pair < 2 ? 0 : ~0u};  // a lane's eight codes stand in one half of the 32
+    u32 front = pair < 2 ? ~0u : 0;  // a lane's eight codes stand in one half of the 32
     int sum[2][4] = {};
 #pragma unroll
     for (int k = 0; k < 8; k++) {
@@ -122,7 +121,8 @@ INLINE void tile_6(const Operands& o, int pair, float* t) {
         rows_at(o, 32 * k + 8 * pair, b);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            u32 a[4] = {all[0] & keep[i], all[1] & keep[i], all[2] & keep[i], all[3] & keep[i]};
+            u32 keep = i ? ~front : front;
+            u32 a[4] = {all[0] & keep, all[1] & keep, all[2] & keep, all[3] & keep};
             add_scaled(sum, a, b, byte_of(s, 2 * k + i), byte_of(s8, 2 * k + i));
         }
     }
@@ -272,12 +272,13 @@ INLINE uint4 packed_job(const Shares& s, const Batch& b, int j) {
 // The next jobs of each warp, worked out sixteen at a time.
 constexpr int KNOWN = 32;
 __shared__ __align__(16) uint4 known_jobs[MOST_WARPS * KNOWN];
+__shared__ Batch work;  // for them alone: what the products do not need stays out of registers
 
 template <typename Form>
-INLINE void know_jobs(const Shares& s, const Batch& b, int from) {  // jobs from … from + 15 of this warp
+INLINE void know_jobs(const Shares& s, int from) {  // jobs from … from + 15 of this warp
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, i = from + threadIdx.x % 16;
     if (threadIdx.x % 32 < 16)
-        known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(s, b, warp + i * warps);
+        known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(s, work, warp + i * warps);
     __syncwarp();
 }
 INLINE Job job_at(int i) {
@@ -453,7 +454,7 @@ INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, u8* ring,
         Job job = job_at(i);
         if (job.count == 0) break;
         Planes planes = next;
-        if (i % 16 == 0) know_jobs<Form>(s, b, i + 16);
+        if (i % 16 == 0) know_jobs<Form>(s, i + 16);
         next = planes_of<Form>(a, b, job_at(i + 1));
         while (round < job.round) next_round(round);
         int format = a.parts[job.part].format, bytes = group_bytes(format),
@@ -510,10 +511,12 @@ INLINE void batch(const Matvec& a) {
         barrier_init(rows_full + threadIdx.x, 32), barrier_init(rows_empty + threadIdx.x, warps);
     __syncthreads();
     Batch b = batch_of<Form>(a, shares, shared, warps);
+    if (threadIdx.x == 0) work = b;
+    __syncthreads();
     for (int i = threadIdx.x; i < b.pass; i += blockDim.x) b.turn[i] = 0;
     u8* ring = b.ring + warp * a.stages * a.stage_bytes;
     if (warp < warps) {
-        know_jobs<Form>(shares, b, 0);
+        know_jobs<Form>(shares, 0);
         for (int i = 0; i < a.stages; i++) request_tile<Form>(a, b, job_at(i), ring + i * a.stage_bytes);
     }
     previous_kernel_done();
@@ -531,10 +534,10 @@ INLINE void batch(const Matvec& a) {
     write_gated(a, shares, b.totals, n);
 }
 
-#ifdef HAS_BULK
+#if __CUDA_ARCH__ == 900
 constexpr int MOST_THREADS = 512;
 #else
-constexpr int MOST_THREADS = 384;  // of sm_80's compiler, which spills below 168 registers
+constexpr int MOST_THREADS = 384;  // elsewhere the compiler spills below 168 registers
 #endif
 KERNEL BOUNDS(MOST_THREADS, 1) batch_256(const __grid_constant__ Matvec a) { batch<B256>(a); }
 KERNEL BOUNDS(384, 1) batch_32(const __grid_constant__ Matvec a) { batch<B32>(a); }

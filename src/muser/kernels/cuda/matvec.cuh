@@ -1,19 +1,18 @@
 // One row, or two to four, times up to four weights that read it. Inside library.cu, after quantise.cuh.
 //
-// matvec_256_R, matvec_32_R, matvec_grid_R(Matvec), R = 1 (bucket 1), 2, 4 (bucket 4): K-quants, 32-blocks, floats
+// matvec_256_R, matvec_32_R, matvec_grid_R(Matvec), R = 1 (bucket 1), 4 (bucket 4): K-quants, 32-blocks, floats; the
+//     input must be READY
 //     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·(W + R) ≤ 512 (384 for R = 4): W warps that read weights, R that walk the chains; at least 256 where the kind has a norm
+//     block  32·(W + R) ≤ 512 (384 for R = 4)
 //     dynamic shared bytes, all of it with unit = 256 elements (grid: 128), units = ceil(K/unit), blocks a row
 //       N = units (256, grid) or 8·units (32), pitch = the largest group_bytes of the parts (grid: 256):
 //         W·stages·32·pitch                            the weights under way; stages 1 … 4
 //       + R·units·(272, grid: 256) + R·4·round_up(N, 4)  the quantised rows
-//       + max(4·width if the kind is not READY or PLAIN,  the row in f32, before the first term
-//             2·R·T + R·4·M)                              terms and totals
+//       + 2·R·T + R·4·M                                terms and totals
 //         T = 4·32·W (256), 4·36·8·W (32), 8·32·W (grid) bytes
 //         M = ceil(ceil(Σ outputs·pitch_p/16 / grid) / (least pitch_p/16)) + 4 outputs of one thread block
 //     reads weights before the kernel before has ended; then `source` (see quantise.cuh), *count
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
-//     thread block 0 writes source.sum (kind RESIDUAL)
 //
 // A thread block owns neighbouring outputs, of each part as many as its share of all bytes. Each warp streams 32 groups
 // at a time into its own ring; a lane does a whole group; the t_b go to shared memory, one window (a chunk of every
@@ -23,7 +22,6 @@
 
 constexpr int PARTS = 4, CHUNK = 32, MOST_WARPS = 15, MOST_STAGES = 4;
 constexpr int OUT_PLAIN = 0, OUT_SILU = 1, OUT_GELU = 2, OUT_LOGITS = 3;  // Matvec::epilogue
-constexpr int OUT_GATED = OUT_SILU, OUT_ANY = 4, MADE = 5;  // of the kernels: either activation; NORM or RESIDUAL
 
 struct Part {
     const u8* weights;
@@ -55,7 +53,6 @@ struct Matvec {
 struct K256 {
     static constexpr int WORDS = 1, BLOCKS = 1, UNIT = GROUP, ROW_BYTES = CODES_PITCH;
 };
-struct K4 : K256 {};  // Q4_K alone
 struct K32 {
     static constexpr int WORDS = 8, BLOCKS = 8, UNIT = GROUP, ROW_BYTES = CODES_PITCH;
 };
@@ -167,10 +164,6 @@ INLINE void unit_terms(K256, int format, const uint4* w, u32 d, const uint4* q, 
     else terms_6<ROWS>(w, d, q, pieces, out, pitch);
 }
 template <int ROWS>
-INLINE void unit_terms(K4, int, const uint4* w, u32, const uint4* q, int pieces, float* out, int pitch) {
-    terms_k<Q4_K, ROWS>(w, q, pieces, out, pitch);
-}
-template <int ROWS>
 INLINE void unit_terms(K32, int format, const uint4* w, u32, const uint4* q, int pieces, float* out, int pitch) {
     switch (format) {
         case Q8_0: return terms_32<Q8_0, ROWS>(w, q, pieces, out, pitch);
@@ -189,7 +182,6 @@ INLINE void unit_terms(Grid, int, const uint4* w, u32 step, const uint4* q, int 
 }
 // d or step of a unit, from the plane.
 INLINE u32 plane_at(K256, const Part& part, i64 unit) { return part.format == Q6_K ? ((const u16*)part.plane)[unit] : 0; }
-INLINE u32 plane_at(K4, const Part&, i64) { return 0; }
 INLINE u32 plane_at(K32, const Part&, i64) { return 0; }
 INLINE u32 plane_at(Grid, const Part& part, i64 unit) { return ((const u32*)part.plane)[unit]; }
 
@@ -318,33 +310,23 @@ INLINE void fetch_row(const Source& s, const Layout& l, int r) {  // a quantised
     for (int i = threadIdx.x; i < from_blocks; i += blockDim.x)
         l.scales[r * l.blocks + i] = s.scales[(i64)r * from_blocks + i];
 }
-template <typename Form>
-INLINE void quantise_into(const float* x, int width, const Layout& l, int r) {
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    u8* codes = l.codes + r * l.units * Form::ROW_BYTES;
-    float* scales = l.scales + r * l.blocks;
-    if constexpr (Form::UNIT == GRID_BLOCK) grid_row(x, width, codes, scales, warp, warps);
-    else quantise_row<GROUP / Form::BLOCKS>(x, width, codes, scales, warp, warps);
-}
-
 INLINE float activated(float gate, int epilogue) { return epilogue == OUT_SILU ? silu1(gate) : gelu1(gate); }
 
-template <int OUT>
 INLINE float finished(const Matvec& a, const Shares& s, const float* total, int i, float v, int r) {
-    if (OUT == OUT_GATED || (OUT == OUT_ANY && (a.epilogue == OUT_SILU || a.epilogue == OUT_GELU))) {
+    if (a.epilogue == OUT_SILU || a.epilogue == OUT_GELU) {
         v = z(mul1(activated(v, a.epilogue), z(total[s.ranges[1].flat + i])));
         if (lost(v)) report({a.faults, a.act_entry}, r);
     }
-    if (OUT == OUT_LOGITS || (OUT == OUT_ANY && a.epilogue == OUT_LOGITS)) {
+    if (a.epilogue == OUT_LOGITS) {
         if (a.scale != 0.0f) v = stored(mul1(v, a.scale), {a.faults, a.scale_entry}, r);
         if (a.cap != 0.0f) v = stored(mul1(a.cap, tanh1(mul1(v, a.inverse_cap))), {a.faults, a.cap_entry}, r);
     }
     return v;
 }
-template <int ROWS, int OUT>
+template <int ROWS>
 INLINE void write_out(const Matvec& a, const Shares& s, const float* totals, int n) {
     int outputs = s.ranges[PARTS].flat;
-    bool gated = OUT == OUT_GATED || (OUT == OUT_ANY && (a.epilogue == OUT_SILU || a.epilogue == OUT_GELU));
+    bool gated = a.epilogue == OUT_SILU || a.epilogue == OUT_GELU;
 #pragma unroll 1
     for (int r = 0; r < ROWS && r < n; r++) {
         const float* total = totals + r * outputs;
@@ -354,32 +336,15 @@ INLINE void write_out(const Matvec& a, const Shares& s, const float* totals, int
             float v = stored(total[i], {a.faults, a.parts[p].entry}, r);
             if (gated && p) continue;
             float* out = gated ? a.out : a.parts[p].out;
-            out[(i64)r * a.parts[p].outputs + o] = finished<OUT>(a, s, total, i, v, r);
+            out[(i64)r * a.parts[p].outputs + o] = finished(a, s, total, i, v, r);
         }
     }
 }
 
-// The quantised rows, in shared memory. SOURCE: READY, PLAIN, or MADE (NORM and RESIDUAL).
-template <typename Form, int ROWS, int SOURCE>
-INLINE void bring_rows(const Matvec& a, const Layout& l, float* lanes, const Weights& weights, int n) {
-    const Source& s = a.source;
-#pragma unroll 1
-    for (int r = 0; r < ROWS && (r == 0 || r < n); r++) {
-        if (SOURCE == READY) fetch_row<Form>(s, l, r);
-        if (SOURCE == PLAIN) quantise_into<Form>(s.row + (i64)r * s.width, s.width, l, r);
-        if (SOURCE != MADE) continue;
-        if (r) __syncthreads();
-        make_row(s, r, n, blockIdx.x == 0, a.faults, l.row, lanes, weights);
-        quantise_into<Form>(l.row, s.width, l, r);
-    }
-    __syncthreads();
-}
-
-template <typename Form, int ROWS, int SOURCE, int OUT>
+template <typename Form, int ROWS>
 INLINE void matvec(const Matvec& a) {
     SHARED_BYTES(shared);
     __shared__ Shares shares;
-    __shared__ float lanes[512];
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - ROWS;
     Layout l = layout_of<Form, ROWS>(a, shared, warps);
     next_kernel_may_start();
@@ -399,25 +364,15 @@ INLINE void matvec(const Matvec& a) {
         for (int i = 0; i < a.stages; i++)
             request(a, shares, warp + i * warps, l.units, l.ring + (warp * a.stages + i) * a.stage_bytes,
                     ring_full + warp * MOST_STAGES + i);
-    Weights weights;
-    if (SOURCE == MADE) hold_weights(weights, a.source);
     previous_kernel_done();
     int n = *a.count;
-    bring_rows<Form, ROWS, SOURCE>(a, l, lanes, weights, n);
+#pragma unroll 1
+    for (int r = 0; r < ROWS && (r == 0 || r < n); r++) fetch_row<Form>(a.source, l, r);
+    __syncthreads();
     if (warp < warps) read_weights<Form, ROWS>(a, shares, l, warp, warps);
     else
         walk_chains<Form>(shares, l, l.terms + (warp - warps) * l.window, ROWS * l.window, l.scales + (warp - warps) * l.blocks,
                           l.totals + (warp - warps) * shares.ranges[PARTS].flat, warps);
     __syncthreads();
-    write_out<ROWS, OUT>(a, shares, l.totals, n);
+    write_out<ROWS>(a, shares, l.totals, n);
 }
-
-#define MATVEC(name, Form, rows, source, out) \
-    KERNEL BOUNDS(rows == 4 ? 384 : 512, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows, source, out>(a); }
-#define MATVECS(form, Form)                                            \
-    MATVEC(matvec_##form##_1_plain, Form, 1, PLAIN, OUT_PLAIN)         \
-    MATVEC(matvec_##form##_1_norm, Form, 1, MADE, OUT_PLAIN)           \
-    MATVEC(matvec_##form##_1_norm_gated, Form, 1, MADE, OUT_GATED)     \
-    MATVEC(matvec_##form##_1_norm_logits, Form, 1, MADE, OUT_LOGITS)   \
-    MATVEC(matvec_##form##_1, Form, 1, READY, OUT_ANY)                 \
-    MATVEC(matvec_##form##_4, Form, 4, READY, OUT_ANY)

@@ -1,0 +1,250 @@
+// What the rows of a projection are made of (docs/arithmetic.md 2 and 3): quantised rows, and what comes before
+// them, of row r (or row take[r]) of `row`, bit-equal to the operators one by one:
+//     PLAIN x   NORM RmsNorm(x)·weight
+//     RESIDUAL  b = branch_norm ? RmsNorm(x)·branch_weight : x;   sum = z(other + b);   RmsNorm(sum)·weight
+// READY is for the projections: codes and scales are there already. Functions only: kernels are in quantise.cuh.
+#pragma once
+
+constexpr int READY = 0, PLAIN = 1, NORM = 2, RESIDUAL = 3;
+
+struct Source {
+    const u8* codes;  // READY
+    const float* scales;
+    const float* row;            // f32 [rows][width]
+    const float* other;          // RESIDUAL: the stream
+    const float* branch_weight;  // f32 [width], or null: ones
+    const float* weight;
+    float* sum;       // RESIDUAL, f32 [rows][width]; never `other`, which other thread blocks still read
+    const int* take;  // null: row r itself
+    u64 branch_entry, sum_entry, norm_entry;  // of faults
+    int width, kind, branch_norm;
+    float inverse, branch_eps, eps;  // f32(1/width)
+};
+
+// --- Q(x, B) and G(x, 13, -60), one warp 256 elements, eight a lane ---
+INLINE void load8(const float* x, int at, int width, float (&v)[8]) {
+    if (width % 8 == 0 && at < width) {
+        float4 a = ((const float4*)(x + at))[0], b = ((const float4*)(x + at))[1];
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = at + i < width ? x[at + i] : 0.0f;
+}
+INLINE u32 top_of(const float (&v)[8]) {
+    u32 top = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) top = max(top, bits_abs(v[i]));
+    return top;
+}
+template <int LANES>
+INLINE u32 shared_max(u32 top) {  // among LANES neighbouring lanes
+    if constexpr (LANES == 32) {
+        return __reduce_max_sync(~0u, top);
+    } else {
+        for (int i = 1; i < LANES; i *= 2) top = max(top, __shfl_xor_sync(~0u, top, i));
+        return top;
+    }
+}
+
+template <int B>
+INLINE void quantise_group(const float (&v)[8], int g, u8* codes, float* scales) {
+    int lane = threadIdx.x % 32, sum = 0;
+    float a = __uint_as_float(shared_max<B / 8>(top_of(v))), inverse = 0.0f, scale = 0.0f;
+    if (a != 0.0f) inverse = div1(127.0f, a), scale = div1(1.0f, inverse);
+    u32 words[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int q = rne(inverse, v[i]);
+        sum += q, words[i / 4] |= (u32)(q & 255) << (8 * (i & 3));
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    u8* group = codes + g * CODES_PITCH;
+    ((uint2*)group)[lane] = make_uint2(words[0], words[1]);
+    if (lane % 4 == 0) ((i16*)(group + GROUP))[lane / 4] = (i16)sum;
+    if (lane % (B / 8) == 0) scales[(g * 32 + lane) / (B / 8)] = scale;
+}
+// The next group's loads are under way while one is quantised. One copy of the code: see FOURS.
+template <typename F>
+INLINE void each_group(const float* x, int width, int warp, int warps, F f) {
+    int groups = (width + GROUP - 1) / GROUP, at = 8 * (threadIdx.x % 32);
+    float v[8], next[8];
+    if (warp < groups) load8(x, warp * GROUP + at, width, next);
+#pragma unroll 1
+    for (int g = warp; g < groups; g += warps) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = next[i];
+        if (g + warps < groups) load8(x, (g + warps) * GROUP + at, width, next);
+        f(v, g);
+    }
+}
+// B: 256 or 32. To groups of 272 bytes and their scales, in whichever memory.
+template <int B>
+INLINE void quantise_row(const float* x, int width, u8* codes, float* scales, int warp, int warps) {
+    each_group(x, width, warp, warps, [&](const float (&v)[8], int g) { quantise_group<B>(v, g, codes, scales); });
+}
+
+// To 16 bytes for every eight elements: their low digits, their high digits.
+INLINE void grid_group(const float (&v)[8], int g, int blocks, u8* codes, float* steps) {
+    int lane = threadIdx.x % 32, b = 2 * g + lane / 16, e = grid_step(__uint_as_float(shared_max<16>(top_of(v))), 13, -60);
+    u32 w[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int n = grid_code(v[i], e, 13), high = (n + 64) >> 7, shift = 8 * (i & 3);
+        w[i / 4] |= (u32)(n - 128 * high & 255) << shift, w[2 + i / 4] |= (u32)(high & 255) << shift;
+    }
+    if (b >= blocks) return;
+    ((uint4*)codes)[g * 32 + lane] = make_uint4(w[0], w[1], w[2], w[3]);
+    if (lane % 16 == 0) steps[b] = pow2(e);
+}
+INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
+    int blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
+    each_group(x, width, warp, warps, [&](const float (&v)[8], int g) { grid_group(v, g, blocks, codes, steps); });
+}
+
+// --- before them ---
+// A row of up to 16 · threads elements, four of them at a time: this thread's are 4·(thread + k·threads). Code is
+// dear here: it is fetched anew in every launch, so wider rows and odd widths go through one plain loop.
+constexpr int FOURS = 4;
+INLINE bool in_fours(int width) { return width % 4 == 0 && width <= (int)blockDim.x * 4 * FOURS; }
+
+struct Fours {
+    float4 v[FOURS];
+};
+INLINE void load_fours(Fours& to, const float* from, int width) {  // null stands for ones
+#pragma unroll
+    for (int k = 0; k < FOURS; k++) {
+        int i = 4 * (threadIdx.x + k * blockDim.x);
+        to.v[k] = from && i < width ? *(const float4*)(from + i) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    }
+}
+template <typename F>
+INLINE void each_four(int width, F f) {
+#pragma unroll
+    for (int k = 0; k < FOURS; k++) {
+        int i = 4 * (threadIdx.x + k * blockDim.x);
+        if (i < width) f(k, i);
+    }
+}
+template <typename F>
+INLINE void each_element(int width, F f) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < width; i += blockDim.x) f(i);
+}
+INLINE float weight_at(const float* weight, int i) { return weight ? weight[i] : 1.0f; }
+
+// The norms' weights of this thread, read before the kernel before has ended.
+struct Weights {
+    Fours branch, norm;
+};
+INLINE void hold_weights(Weights& w, const Source& s) {
+    if (!in_fours(s.width)) return;
+    if (s.kind == RESIDUAL && s.branch_norm) load_fours(w.branch, s.branch_weight, s.width);
+    if (s.kind == RESIDUAL || s.kind == NORM) load_fours(w.norm, s.weight, s.width);
+}
+
+// Σ x² by 256 lanes; the threads of all warps get it. `lanes` holds 256 floats that no thread reads any more.
+INLINE float sum_of_squares(const float* row, int width, float* lanes) {
+    if (threadIdx.x < 256) {
+        float s = 0.0f;
+#pragma unroll 8
+        for (int i = threadIdx.x; i < width; i += 256) s = fma1(row[i], row[i], s);
+        lanes[threadIdx.x] = s;
+    }
+    __syncthreads();
+    float s[8];
+    for (int k = 0; k < 8; k++) s[k] = lanes[threadIdx.x % 32 + 32 * k];
+    for (int half = 4; half; half /= 2)
+        for (int k = 0; k < half; k++) s[k] = add1(s[k], s[k + half]);
+    for (int half = 16; half; half /= 2) s[0] = add1(s[0], __shfl_down_sync(~0u, s[0], half));
+    return __shfl_sync(~0u, s[0], 0);
+}
+
+INLINE float root_factor(const float* row, const Source& s, float eps, float* lanes, bool& bad) {
+    float total = sum_of_squares(row, s.width, lanes);
+    bad |= lost(total);
+    return div1(1.0f, root(fma1(total, s.inverse, eps)));
+}
+INLINE float stored(float x, bool& bad) {
+    float v = z(x);
+    bad |= lost(v);
+    return v;
+}
+INLINE float stored(float x, const Faults& faults, int row) {
+    float v = z(x);
+    if (lost(v)) report(faults, row);
+    return v;
+}
+INLINE void report_if(bool bad, u64* word, u64 entry, int row) {
+    if (bad) report({word, entry}, row);
+}
+
+struct Marks {  // what left the finite numbers
+    bool branch, sum, norm;
+};
+INLINE float4 scaled(const float4& x, float factor, const float4& w, bool& bad) {
+    return make_float4(stored(mul1(mul1(x.x, factor), w.x), bad), stored(mul1(mul1(x.y, factor), w.y), bad),
+                       stored(mul1(mul1(x.z, factor), w.z), bad), stored(mul1(mul1(x.w, factor), w.w), bad));
+}
+INLINE float4 summed(const float4& a, const float4& b, bool& bad) {
+    return make_float4(stored(add1(a.x, b.x), bad), stored(add1(a.y, b.y), bad), stored(add1(a.z, b.z), bad),
+                       stored(add1(a.w, b.w), bad));
+}
+
+INLINE void made_in_fours(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
+                          const Weights& w, Marks& bad) {
+    Fours own, beside;
+    load_fours(own, x, s.width);
+    if (s.kind == RESIDUAL) load_fours(beside, other, s.width);
+    if (s.kind == RESIDUAL) {
+        if (s.branch_norm) {
+            each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
+            __syncthreads();
+            float factor = root_factor(made, s, s.branch_eps, lanes, bad.branch);
+            each_four(s.width, [&](int k, int) { own.v[k] = scaled(own.v[k], factor, w.branch.v[k], bad.branch); });
+        }
+        each_four(s.width, [&](int k, int i) {
+            own.v[k] = summed(own.v[k], beside.v[k], bad.sum);
+            if (sum) *(float4*)(sum + i) = own.v[k];
+        });
+    }
+    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
+    __syncthreads();
+    float factor = root_factor(made, s, s.eps, lanes + 256, bad.norm);
+    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = scaled(own.v[k], factor, w.norm.v[k], bad.norm); });
+}
+
+INLINE void made_one_by_one(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
+                            Marks& bad) {
+    each_element(s.width, [&](int i) { made[i] = x[i]; });
+    __syncthreads();
+    if (s.kind == RESIDUAL) {
+        float factor = s.branch_norm ? root_factor(made, s, s.branch_eps, lanes, bad.branch) : 1.0f;
+        each_element(s.width, [&](int i) {
+            float b = made[i];
+            if (s.branch_norm) b = stored(mul1(mul1(b, factor), weight_at(s.branch_weight, i)), bad.branch);
+            made[i] = b = stored(add1(b, other[i]), bad.sum);
+            if (sum) sum[i] = b;
+        });
+        __syncthreads();
+    }
+    float factor = root_factor(made, s, s.eps, lanes + 256, bad.norm);
+    each_element(s.width, [&](int i) { made[i] = stored(mul1(mul1(made[i], factor), weight_at(s.weight, i)), bad.norm); });
+}
+
+// Row r of a source in f32, made by the whole thread block in `made` (f32 [width], shared memory); ends with a barrier.
+// `first`: the thread block that also writes the sum. Of a row that is not one of the n nothing is told; row 0 may be
+// such a row, so that its loads need not wait for n.
+INLINE void make_row(const Source& s, int r, int n, bool first, u64* word, float* made, float* lanes, const Weights& w) {
+    i64 from = (i64)(s.take == nullptr ? r : r < n ? s.take[r] : 0) * s.width;
+    const float *x = s.row + from, *other = s.other + from;
+    float* sum = first && r < n ? s.sum + (i64)r * s.width : nullptr;
+    Marks bad = {false, false, false};
+    if (in_fours(s.width)) made_in_fours(s, x, other, sum, made, lanes, w, bad);
+    else made_one_by_one(s, x, other, sum, made, lanes, bad);
+    __syncthreads();
+    report_if(bad.branch && r < n, word, s.branch_entry, r);
+    report_if(bad.sum && r < n, word, s.sum_entry, r);
+    report_if(bad.norm && r < n, word, s.norm_entry, r);
+}
