@@ -118,7 +118,8 @@ def test_everything_is_given_back(fake, model):
     runner.close()
     assert not fake.held
     assert fake.retained == 0
-    with pytest.raises(Cancelled):
+    runner.resume()
+    with pytest.raises(DeviceError, match="is closed"):
         runner.forward(step(ids, 2, 3))
 
 

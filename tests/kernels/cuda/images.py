@@ -13,7 +13,7 @@ from muser.kernels.nvrtc import Nvrtc
 from muser.kernels.source import read_source
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_120")
-SLOW = ("attention", "attention90", "gemm90", "matvec_32", "batch", "matvec_grid")
+SLOW = ("attention", "attention90", "gemm90", "matvec", "batch")
 GLOBAL_FUNCTION, OBJECT = 0x12, 1
 HEADER = np.dtype([("magic", "S16"), ("", "V24"), ("sections", "<u8"), ("", "V10"),
                    ("size", "<u2"), ("count", "<u2"), ("names", "<u2")])  # fmt: skip
