@@ -72,7 +72,7 @@ def symbols_of(image):
     for one in symbols:
         start = text + int(one["name"])
         name = image[start : image.index(b"\0", start)].decode()
-        if one["info"] == GLOBAL_FUNCTION:
+        if one["info"] == GLOBAL_FUNCTION and one["section"]:
             functions.add(name)
         elif one["info"] & 15 == OBJECT and one["size"] == 4 and 0 < one["section"] < len(sections):
             at = int(sections[one["section"]]["offset"] + one["value"])
