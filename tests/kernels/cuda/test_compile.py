@@ -23,6 +23,7 @@ FLOAT = re.compile(
     re.MULTILINE,
 )
 INEXACT = re.compile(r"\.approx|\.ftz|\.full\.f32|\.sat\.f32")
+FLOOR = "add.rm.f32"
 WIDENING = re.compile(r"cvt\.f(?:32|64)\.f(?:16|32|64)$|cvt\.rn?z?i?\.?[su](?:8|16|32|64)\.f32$")
 
 
@@ -45,9 +46,12 @@ def test_a_kernel_stands_in_one_unit():
 
 
 def test_every_float_is_rounded_once_to_nearest(image):
-    """Neither an approximation nor a flush; sums and products say `.rn`, so nobody joins them."""
+    """Neither an approximation nor a flush; sums and products say `.rn`, so nobody joins them.
+
+    Attention takes the floor of an exponent by a sum rounded down.
+    """
     assert not INEXACT.search(image.ptx)
-    loose = {name for name in FLOAT.findall(image.ptx) if ".rn" not in name}
+    loose = {name for name in FLOAT.findall(image.ptx) if ".rn" not in name} - {FLOOR}
     assert {name for name in loose if not WIDENING.search(name)} == set()
 
 

@@ -1,18 +1,24 @@
-"""Runs last: no kernel of a listed text may pass by not being run."""
+"""Runs last: no kernel of a listed unit may pass by not being run."""
 
 import pytest
+
+from muser.kernels.cuda_registry import UNITS
 
 from .listed import LISTED
 from .shim import RAN
 
+PAIRS = [(unit, name) for unit, names in LISTED.items() for name in names]
 
-@pytest.mark.parametrize(("architecture", "text", "before"), LISTED, ids=lambda x: str(x))
-def test_every_kernel_of_the_text_ran(request, shims, architecture, text, before):
+
+def test_every_unit_is_listed():
+    assert LISTED.keys() == UNITS.keys()
+    assert all(names for names in LISTED.values())
+
+
+@pytest.mark.parametrize(("unit", "architecture"), PAIRS, ids=str)
+def test_every_kernel_of_the_unit_ran(request, unit, architecture):
     config = request.config
     chosen = any("::" in name or name.endswith(".py") for name in config.args)
     if chosen or config.option.keyword or config.option.lf:
         pytest.skip("only a part of the tests was asked for")
-    kernels = {(architecture, name) for name in shims(architecture, *before, text).kernels}
-    others = {(architecture, name) for name in shims(architecture, *before).kernels}
-    assert kernels - others
-    assert not kernels - others - RAN
+    assert {name for name in UNITS[unit].kernels if (architecture, name) not in RAN} == set()
