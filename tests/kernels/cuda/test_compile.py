@@ -18,8 +18,9 @@ CONTRACTED = [
     for name in ("sm_80", "sm_90a")
     if UNITS[unit].serves(name) and (name == "sm_90a" or not UNITS[unit].only)
 ]
-FLOAT = re.compile(r"^\s*(?:@!?%p\d+ )?((?:fma|mad|mul|add|sub|div|sqrt|rcp|cvt)\.\S*f(?:32|64)\S*)",
-                   re.MULTILINE)  # fmt: skip
+FLOAT = re.compile(
+    r"^\s*(?:@!?%p\d+ )?((?:fma|mad|mul|add|sub|div|sqrt|rcp|cvt)\.\S*f(?:32|64)\S*)", re.MULTILINE
+)
 INEXACT = re.compile(r"\.approx|\.ftz|\.full\.f32|\.sat\.f32")
 WIDENING = re.compile(r"cvt\.f(?:32|64)\.f(?:16|32|64)$|cvt\.rn?z?i?\.?[su](?:8|16|32|64)\.f32$")
 
