@@ -100,6 +100,10 @@ class Live:
         self._library = card.library(image)
         self.kernels = _Names(self._library)
 
+    def size(self, name):
+        """A `SIZE` of the texts."""
+        return self._library.size(name)
+
     def launch(self, kernel, grid, block, argument, shared=0, seed=0):
         """Run one kernel to its end."""
         from .shim import RAN, ShimFailure
