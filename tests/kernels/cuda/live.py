@@ -18,11 +18,11 @@ from muser.kernels.nvrtc import Nvrtc
 from muser.kernels.source import Source, read_source
 
 HERE = Path(__file__).parent
-ARENA, GAP = 1 << 30, 1024
+ARENA, GAP = 4 << 30, 1024
 
 
 class Arena:
-    """Host memory and its image on the card; arrays are handed out one behind the other."""
+    """Host memory and its image on the card; arrays are handed out one behind the other, for good."""
 
     def __init__(self):
         self.card = open_card()
@@ -39,9 +39,6 @@ class Arena:
         self.starts.append(base + at)
         self.sizes.append(size)
         return self.host[at : at + size]
-
-    def reset(self):
-        self.starts, self.sizes, self.used = [], [], 0
 
     def moved(self, address):
         return address - self.host.ctypes.data + self.image
