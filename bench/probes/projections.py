@@ -66,7 +66,7 @@ class Argument:
 
 
 def build(free: bool) -> bytes:
-    texts = ("muser.cuh", "tiles.cuh", "gemm.cuh", "gemm90.cuh")
+    texts = ("muser.cuh", "tiles.cuh", "tile_rows.cuh", "gemm.cuh", "gemm90.cuh")
     parts = [Path(TEXTS, name).read_text() for name in texts]
     if free:
         for turn in TURNS:

@@ -1,12 +1,20 @@
+# ruff: noqa: N802, N815 - the driver's own names
 """A stand-in for `cuda.bindings.driver`: host memory for a card's, the shim for its kernels.
 
-A call outside the context, of memory that was given back, or with a stale handle is refused as the
-driver would. `answers`: function name to the status it gives instead of doing its work.
+A call outside the context is refused as the driver would. `answers`: function name to the status
+that it gives instead of doing its work. `held`: handle to what has not been given back.
 """
 
+import ctypes
 import itertools
 import threading
 from enum import IntEnum
+from types import SimpleNamespace
+
+import numpy as np
+
+from tests.devices.cuda.shim_card import LOCK, ShimLoaded
+from tests.kernels.cuda.shim import tensor_map
 
 
 class Status(IntEnum):
@@ -15,12 +23,16 @@ class Status(IntEnum):
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_NO_DEVICE = 100
     CUDA_ERROR_INVALID_CONTEXT = 201
+    CUDA_ERROR_NOT_FOUND = 500
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
-    CUDA_ERROR_LAUNCH_TIMEOUT = 702
 
 
 OK = Status.CUDA_SUCCESS
-NAMES = "CUDeviceAttribute CUstream_flags CUfunction_attribute CUlaunchAttributeID"
+ANYWHERE = (
+    "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetName",
+    "cuDeviceTotalMem", "cuDriverGetVersion", "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease", "cuCtxSetCurrent",
+)  # fmt: skip
 
 
 class Names:
@@ -30,59 +42,200 @@ class Names:
         return name
 
 
+class Numbered(int):
+    """A handle or an address, as the bindings give it."""
+
+
 class FakeDriver:
     CUdevice_attribute = CUstream_flags = CUfunction_attribute = CUlaunchAttributeID = Names()
     CUstreamCaptureMode = CUevent_flags = CUtensorMapDataType = CUtensorMapInterleave = Names()
     CUtensorMapSwizzle = CUtensorMapL2promotion = CUtensorMapFloatOOBfill = Names()
-    cuuint64_t = cuuint32_t = staticmethod(int)
+    cuuint64_t = cuuint32_t = int
+    CUlaunchConfig = SimpleNamespace
 
     def __init__(self, capability=(9, 0), version=12_090, cards=1, memory=1 << 36):
         self.capability, self.version, self.cards, self.memory = capability, version, cards, memory
-        self.answers, self.calls = {}, []
-        self.held, self.context, self.retained = {}, threading.local(), 0
-        self.numbers, self.capturing = itertools.count(1), {}
+        self.answers, self.calls, self.launched = {}, [], 0
+        self.held, self.retained = {}, 0
+        self._context = threading.local()
+        self._numbers, self._capturing = itertools.count(1), {}
 
     def __getattribute__(self, name):
         found = object.__getattribute__(self, name)
-        if not name.startswith("cu") or name.startswith("cuuint"):
+        if not (name.startswith("cu") and name[2:3].isupper()):
             return found
 
         def call(*arguments):
             self.calls.append(name)
             if name in self.answers:
                 return (self.answers[name],)
-            if name in CONTEXTUAL and not getattr(self.context, "is_set", False):
+            if name not in ANYWHERE and not getattr(self._context, "is_set", False):
                 return (Status.CUDA_ERROR_INVALID_CONTEXT,)
             return found(*arguments)
 
         return call
 
-    def attribute(self, name):
-        major, minor = self.capability
-        return {
-            "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": major,
-            "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": minor,
-            "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT": 3,
-            "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232_448,
-        }[name]
+    def CUlaunchAttribute(self):
+        return SimpleNamespace(value=SimpleNamespace())
 
-    def cuInit(self, flags):  # noqa: N802 - the driver's own names, here and below
+    def cuInit(self, flags):
         return (OK,)
 
-    def cuDeviceGetCount(self):  # noqa: N802
+    def cuDeviceGetCount(self):
         return OK, self.cards
 
-    def cuDeviceGet(self, number):  # noqa: N802
+    def cuDeviceGet(self, number):
         return OK, number
 
-    def cuDeviceGetAttribute(self, name, device):  # noqa: N802
-        return OK, self.attribute(name)
+    def cuDeviceGetAttribute(self, name, device):
+        major, minor = self.capability
+        values = {
+            "COMPUTE_CAPABILITY_MAJOR": major,
+            "COMPUTE_CAPABILITY_MINOR": minor,
+            "MULTIPROCESSOR_COUNT": 3,
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232_448,
+        }
+        return OK, values[name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 
-    def cuDeviceGetName(self, size, device):  # noqa: N802
+    def cuDeviceGetName(self, size, device):
         return OK, b"Pretend 9000\0\0"
 
-    def cuDeviceTotalMem(self, device):  # noqa: N802
+    def cuDeviceTotalMem(self, device):
         return OK, self.memory
 
-    def cuDriverGetVersion(self):  # noqa: N802
+    def cuDriverGetVersion(self):
         return OK, self.version
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        self.retained += 1
+        return OK, "context"
+
+    def cuDevicePrimaryCtxRelease(self, device):
+        self.retained -= 1
+        return (OK,)
+
+    def cuCtxSetCurrent(self, context):
+        self._context.is_set = context == "context"
+        return (OK,)
+
+    def cuMemGetInfo(self):
+        return OK, self.memory, self.memory
+
+    def cuStreamCreate(self, flags):
+        return OK, self._hold("stream")
+
+    def cuMemAlloc(self, size):
+        return OK, self._memory(size)
+
+    def cuMemHostAlloc(self, size, flags):
+        return OK, self._memory(size)
+
+    def cuModuleLoadData(self, image):
+        return OK, self._hold(ShimLoaded(*image.decode().split()))
+
+    def cuModuleGetFunction(self, module, symbol):
+        shim = self.held[module].shim
+        if symbol.decode() not in shim.kernels:
+            return (Status.CUDA_ERROR_NOT_FOUND,)
+        return OK, (shim, symbol.decode())
+
+    def cuModuleGetGlobal(self, module, symbol):
+        word = ctypes.c_int.in_dll(self.held[module].shim._library, symbol.decode())
+        return OK, ctypes.addressof(word), 4
+
+    def cuFuncSetAttribute(self, function, name, value):
+        return (OK,)
+
+    def cuMemcpyDtoH(self, to, source, size):
+        ctypes.memmove(to, source, size)
+        return (OK,)
+
+    def cuTensorMapEncodeTiled(self, kind, rank, where, sizes, pitches, box, *more):
+        rows = np.empty((1, 1), np.uint8)
+        rows = np.lib.stride_tricks.as_strided(rows, (sizes[1], sizes[0]), (pitches[0], 1))
+        self._map = ctypes.create_string_buffer(tensor_map(rows, *box, 0, where), 128)
+        return OK, SimpleNamespace(getPtr=lambda: ctypes.addressof(self._map))
+
+    def cuMemcpyHtoDAsync(self, to, source, size, stream):
+        return self._queue(stream, lambda: ctypes.memmove(to, source, size))
+
+    def cuMemcpyDtoHAsync(self, to, source, size, stream):
+        return self._queue(stream, lambda: ctypes.memmove(to, source, size))
+
+    def cuMemsetD8Async(self, to, byte, size, stream):
+        return self._queue(stream, lambda: ctypes.memset(to, byte, size))
+
+    def cuLaunchKernelEx(self, config, kernel, pointers, extra):
+        shim, symbol = kernel
+        where = ctypes.c_void_p.from_address(pointers).value
+        argument = ctypes.string_at(where, shim.kernels[symbol].size)
+        grid = config.gridDimX, config.gridDimY, config.gridDimZ
+        block = config.blockDimX, config.blockDimY, config.blockDimZ
+
+        def go():
+            with LOCK:
+                self.launched += 1
+                shim.launch(symbol, grid, block, argument, shared=config.sharedMemBytes)
+
+        return self._queue(config.hStream, go)
+
+    def cuStreamBeginCapture(self, stream, mode):
+        self._capturing[stream] = []
+        return (OK,)
+
+    def cuStreamEndCapture(self, stream):
+        return OK, self._capturing.pop(stream)
+
+    def cuGraphInstantiate(self, graph, flags):
+        return OK, self._hold(graph)
+
+    def cuGraphUpload(self, instance, stream):
+        return (OK,)
+
+    def cuGraphDestroy(self, graph):
+        return (OK,)
+
+    def cuGraphLaunch(self, instance, stream):
+        for work in self.held[instance]:
+            work()
+        return (OK,)
+
+    def cuStreamSynchronize(self, stream):
+        return (OK,)
+
+    def cuEventCreate(self, flags):
+        return OK, self._hold("event")
+
+    def cuEventRecord(self, event, stream):
+        return (OK,)
+
+    def cuEventSynchronize(self, event):
+        return (OK,)
+
+    def cuEventElapsedTime(self, first, last):
+        return OK, 0.25
+
+    def _give_back(self, handle):
+        found = self.held.pop(handle, None)
+        return (Status.CUDA_ERROR_INVALID_VALUE if found is None else OK,)
+
+    cuMemFree = cuMemFreeHost = cuModuleUnload = cuGraphExecDestroy = _give_back
+    cuStreamDestroy = cuEventDestroy = _give_back
+
+    def _hold(self, thing):
+        handle = Numbered(next(self._numbers))
+        self.held[handle] = thing
+        return handle
+
+    def _memory(self, size):
+        room = np.full(size + 512, 0xA5, np.uint8)
+        address = Numbered(room.ctypes.data + -room.ctypes.data % 256)
+        self.held[address] = room
+        return address
+
+    def _queue(self, stream, work):
+        if stream in self._capturing:
+            self._capturing[stream].append(work)
+        else:
+            work()
+        return (OK,)

@@ -13,7 +13,7 @@ from muser.kernels.nvrtc import Nvrtc
 from muser.kernels.source import read_source
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_120")
-SLOW = ("attention", "attention90", "gemm90", "matvec_32", "batch", "matvec_grid")
+SLOW = ("attention", "attention90", "gemm90", "matvec", "batch")
 GLOBAL_FUNCTION, OBJECT = 0x12, 1
 HEADER = np.dtype([("magic", "S16"), ("", "V24"), ("sections", "<u8"), ("", "V10"),
                    ("size", "<u2"), ("count", "<u2"), ("names", "<u2")])  # fmt: skip
@@ -72,7 +72,7 @@ def symbols_of(image):
     for one in symbols:
         start = text + int(one["name"])
         name = image[start : image.index(b"\0", start)].decode()
-        if one["info"] == GLOBAL_FUNCTION:
+        if one["info"] == GLOBAL_FUNCTION and one["section"]:
             functions.add(name)
         elif one["info"] & 15 == OBJECT and one["size"] == 4 and 0 < one["section"] < len(sections):
             at = int(sections[one["section"]]["offset"] + one["value"])

@@ -8,7 +8,7 @@ _TEXTS = (
     (("sm_80", "sm_90"), "quantise.cuh", ("blocks.cuh",)),
     (("sm_80", "sm_90"), "matvec.cu", ()),
     (("sm_80", "sm_90"), "batch.cuh", ("blocks.cuh", "quantise.cuh", "matvec.cuh")),
-    (("sm_80", "sm_90"), "tiles.cuh", ()),
+    (("sm_80", "sm_90"), "tile_rows.cuh", ("tiles.cuh",)),
     (("sm_80", "sm_90"), "gemm.cuh", ("tiles.cuh",)),
     (("sm_90a",), "gemm90.cuh", ("tiles.cuh",)),
     (("sm_80", "sm_90a"), "kv.cuh", ()),

@@ -23,7 +23,7 @@ SIZES = {
 
 @pytest.fixture(params=ARCHITECTURES)
 def texts(request, shims):
-    return shims(request.param, "tiles.cuh", "gemm.cuh")
+    return shims(request.param, "tiles.cuh", "tile_rows.cuh", "gemm.cuh")
 
 
 def rows_with_the_largest(rng, n, width):
@@ -57,7 +57,7 @@ def test_equals_the_oracle(texts, rng, kind, width, outputs, n):
 
 @pytest.fixture
 def hopper(shims):
-    return shims("sm_90a", "tiles.cuh", "gemm90.cuh")
+    return shims("sm_90a", "tiles.cuh", "tile_rows.cuh", "gemm90.cuh")
 
 
 K_QUANTS = (BlockType.Q4_K, BlockType.Q5_K, BlockType.Q6_K)
@@ -182,7 +182,7 @@ MOST = 1200
 @pytest.fixture(scope="module")
 def planned(shims):
     """Blocks' pieces `[block][…] = (tile, from, to)` of weights, rows and groups, and the tiles."""
-    shim = shims("sm_90a", "tiles.cuh", "gemm90.cuh", "texts/pieces.cuh")
+    shim = shims("sm_90a", "tiles.cuh", "tile_rows.cuh", "gemm90.cuh", "texts/pieces.cuh")
 
     def plan(outputs, rows, groups, processors, gated):
         out = device(np.full((processors, MOST, 3), -1, np.int32))

@@ -158,6 +158,9 @@ class _Hand:
             for piece in _pieces(tensor, len(self._host[0])):
                 self._put(placed, tensor, piece, source)
             self._card.download(self._said, self._fault)
+            for reached in self._done:
+                reached()
+            self._done = [lambda: None, lambda: None]
             self._card.wait()
             if int(self._said.view(np.uint64)[0]) != NO_FAULT:
                 raise ModelError(

@@ -35,7 +35,7 @@ class CudaRunner:
     ) -> None:
         self.limits, self.vocabulary = limits, graph.vocabulary
         self._card, self._library = card, library
-        self._stage, self._stop, self._lost = Lock(), Event(), False
+        self._stage, self._stop, self._lost, self._closed = Lock(), Event(), False, False
         card.enter()
         plan_of(graph, weights, limits).check(card)
         memory, pipelines = Memory(card), Pipelines(card, library)
@@ -131,6 +131,7 @@ class CudaRunner:
         """Waits for a running step; a later one is refused."""
         self._stop.set()
         with self._stage:
+            self._closed = True
             self._card.close()
 
     def _pieces(self, step: Step) -> Iterator[tuple[Part, int]]:
@@ -179,6 +180,8 @@ class CudaRunner:
                 "This runner is already computing a step.", "Call it from one thread at a time."
             )
         try:
+            if self._closed:
+                raise DeviceError("This runner is closed.", "Load the model again.")
             if self._lost:
                 raise DeviceLost("The CUDA card was lost.", "Load the model again.")
             self._card.enter()

@@ -172,7 +172,7 @@ class Matvec(ctypes.Structure):
 
 
 class TileRows(ctypes.Structure):
-    """`TileRows` of `tiles.cuh`."""
+    """`TileRows` of `tile_rows.cuh`."""
 
     _fields_ = (
         ("x", Pointer),

@@ -1,4 +1,5 @@
 // The unit of projections of many rows.
 #include "muser.cuh"
 #include "tiles.cuh"
+#include "tile_rows.cuh"
 #include "gemm.cuh"

@@ -1,0 +1,267 @@
+"""A card through the driver's functions: what is refused and how, and that nothing is kept."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from muser.devices import Limits, Step
+from muser.devices.cuda import CudaRunner
+from muser.devices.cuda import device as devices
+from muser.devices.cuda.driver import open_card
+from muser.errors import ArithmeticFault, Cancelled, DeviceError, DeviceLost, LimitError
+from muser.formats import GgufFile
+from muser.graph.interpreter import Interpreter
+from muser.kernels import Shelf
+from muser.models import build
+from muser.models.synth import synthesise
+from muser.weights import Weights
+from tests.devices.cuda.fake_driver import FakeDriver, Status
+from tests.devices.cuda.shim_card import shim_library
+
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Graph, weights, ids `[LENGTH]` and the oracle's logits."""
+    path = tmp_path_factory.mktemp("driver") / "m.gguf"
+    synthesise(path, architecture="llama", weights="q8_0", seed=11)
+    file = GgufFile.open(path)
+    graph = build(file.metadata, file.tensors)
+    ids = np.random.default_rng(2).integers(0, graph.vocabulary, LENGTH, dtype=np.int32)
+    every = range(LENGTH)
+    expected = Interpreter(graph, file, LENGTH).forward(ids, every, [0] * LENGTH, every)
+    return graph, Weights(file, graph), ids, expected
+
+
+@pytest.fixture
+def runner(fake, model):
+    graph, weights, _, _ = model
+    made = CudaRunner(open_card(), shim_library("sm_90a"), graph, weights, Limits(LENGTH, 1, 128))
+    yield made
+    made.close()
+
+
+def step(ids, first, last, outputs=None):
+    span = np.arange(first, last, dtype=np.int32)
+    wanted = span - first if outputs is None else np.array(outputs, np.int32)
+    return Step(ids[first:last], span, np.zeros_like(span), wanted)
+
+
+def test_no_bindings(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(DeviceError, match=r"bindings are not here.*pip install 'muser\[cuda\]'"):
+        open_card()
+
+
+def test_no_driver_library(fake, monkeypatch):
+    def missing(flags):
+        raise RuntimeError("libcuda.so.1 is not here")
+
+    monkeypatch.setattr(FakeDriver, "cuInit", lambda self, flags: missing(flags))
+    with pytest.raises(DeviceError, match=r"No NVIDIA driver is here\. Install the driver"):
+        open_card()
+
+
+@pytest.mark.parametrize(
+    ("fake_card", "answers", "sentence"),
+    [
+        ({}, {"cuInit": Status.CUDA_ERROR_NO_DEVICE}, r"no card it can use \(CUDA_ERROR_NO_DEVICE"),
+        ({"cards": 0}, {}, "no CUDA card 0"),
+        ({"capability": (7, 5)}, {}, r"Pretend 9000 has compute capability 7\.5; Muser needs 8\.0"),
+        ({"version": 11_080}, {}, "driver speaks CUDA 11; Muser needs 12"),
+        ({}, {"cuDeviceTotalMem": Status.CUDA_ERROR_INVALID_VALUE}, "refused a call"),
+        ({}, {"cuDevicePrimaryCtxRetain": Status.CUDA_ERROR_OUT_OF_MEMORY}, "out of memory"),
+    ],
+)
+def test_a_card_that_cannot_be_used(monkeypatch, fake_card, answers, sentence):
+    fake = FakeDriver(**fake_card)
+    fake.answers.update(answers)
+    monkeypatch.setattr("muser.devices.cuda.driver.driver_module", lambda: fake)
+    with pytest.raises(DeviceError, match=sentence):
+        open_card()
+    assert not fake.held
+    assert fake.retained == 0
+
+
+def test_there_is_no_such_card(fake):
+    with pytest.raises(DeviceError, match=r"no CUDA card 3\. Count them"):
+        open_card(3)
+
+
+def test_a_model_through_the_driver(fake, runner, model):
+    """Every launch, copy and recording: the oracle's bytes come out."""
+    _, _, ids, expected = model
+    for first, last in ((0, 17), (17, 18), (18, 21), (21, 24)):
+        made = runner.forward(step(ids, first, last))
+        assert made.tobytes() == expected[first:last].tobytes()
+    assert fake.launched > 50
+
+
+def test_times_of_launches_are_the_events(runner, model):
+    timed = runner.timed(step(model[2], 0, 1))
+    assert {nanoseconds for _, nanoseconds in timed} == {0.25e6}
+    assert any("matvec" in launch.label for launch, _ in timed)
+
+
+def test_everything_is_given_back(fake, model):
+    graph, weights, ids, _ = model
+    card = open_card()
+    runner = CudaRunner(card, shim_library("sm_90a"), graph, weights, Limits(LENGTH, 1, 128))
+    runner.forward(step(ids, 0, 2))
+    assert fake.held
+    closing = threading.Thread(target=runner.close)  # the context is another thread's
+    closing.start()
+    closing.join()
+    runner.close()
+    assert not fake.held
+    assert fake.retained == 0
+    runner.resume()
+    with pytest.raises(DeviceError, match="is closed"):
+        runner.forward(step(ids, 2, 3))
+
+
+@pytest.fixture
+def device(fake, monkeypatch, tmp_path):
+    monkeypatch.setattr(devices, "load_cuda", lambda architecture, _: shim_library(architecture))
+    monkeypatch.setattr(devices, "require_conformance", lambda *_: None)
+    return devices.CudaDevice(0, Shelf(tmp_path))
+
+
+def test_a_model_too_large_is_refused_with_the_sum_before_anything_is_taken(fake, device, model):
+    graph, weights, _, _ = model
+    fake.memory, before = 300 << 20, dict(fake.held)
+    with pytest.raises(LimitError) as refused:
+        device.load(graph, weights, Limits(1 << 20, 4, 512))
+    assert "weights 0.00 + staging 0.00 + caches" in refused.value.sentence
+    assert "GB of Pretend 9000, which has 0.05 GB free" in refused.value.sentence
+    assert "cuMemAlloc" not in fake.calls
+    assert "cuModuleLoadData" not in fake.calls
+    assert fake.held == before
+    assert fake.retained == 1
+
+
+@pytest.mark.parametrize("call", ["cuMemAlloc", "cuMemHostAlloc", "cuGraphInstantiate"])
+def test_out_of_memory_in_spite_of_the_plan(fake, device, model, call):
+    graph, weights, ids, _ = model
+    before = dict(fake.held)
+    fake.answers[call] = Status.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(DeviceError, match=r"out of memory\. Close what else uses it"):
+        device.load(graph, weights, Limits(LENGTH, 1, 128)).forward(step(ids, 0, 1))
+    if call != "cuGraphInstantiate":
+        assert fake.held == before
+
+
+def test_a_refused_call_names_its_status(fake, device, model):
+    graph, weights, _, _ = model
+    fake.answers["cuModuleLoadData"] = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DeviceError, match=r"refused a call \(CUDA_ERROR_INVALID_VALUE\)"):
+        device.load(graph, weights, Limits(LENGTH, 1, 128))
+
+
+@pytest.mark.parametrize("call", ["cuGraphLaunch", "cuStreamSynchronize"])
+def test_a_lost_card_answers_nothing_any_more(fake, runner, model, call):
+    """Also when its functions seem to work again: what they would answer is nobody's."""
+    _, _, ids, _ = model
+    runner.forward(step(ids, 0, 1))
+    fake.answers[call] = Status.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(DeviceLost, match=r"lost \(CUDA_ERROR_ILLEGAL_ADDRESS\)"):
+        runner.forward(step(ids, 1, 2))
+    fake.answers.clear()
+    launched = fake.launched
+    for ask in (
+        lambda: runner.forward(step(ids, 1, 2)),
+        lambda: runner.choose(step(ids, 1, 2)),
+        lambda: runner.play(step(ids, 1, 2)),
+        lambda: runner.timed(step(ids, 1, 2)),
+        lambda: runner.export_rows(0, 0, 0, 1),
+        lambda: runner.get_rows("x", 1),
+        lambda: runner.put_rows("x", np.zeros((1, 1), np.float32)),
+    ):
+        runner.cancel()
+        runner.resume()
+        with pytest.raises(DeviceLost, match="Load the model again"):
+            ask()
+    assert fake.launched == launched
+    runner.close()
+    assert not fake.held
+
+
+def test_a_refused_call_that_is_no_loss_latches_nothing(fake, runner, model):
+    _, _, ids, expected = model
+    fake.answers["cuGraphLaunch"] = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DeviceError) as refused:
+        runner.forward(step(ids, 0, 1))
+    assert not isinstance(refused.value, DeviceLost)
+    fake.answers.clear()
+    assert runner.forward(step(ids, 0, 1)).tobytes() == expected[:1].tobytes()
+
+
+def test_cancel_before_and_between_steps(fake, runner, model):
+    _, _, ids, expected = model
+    runner.cancel()
+    launched = fake.launched
+    with pytest.raises(Cancelled):
+        runner.forward(step(ids, 0, 1))
+    assert fake.launched == launched
+    runner.resume()
+    runner.forward(step(ids, 0, 2))
+    runner.cancel()
+    with pytest.raises(Cancelled):
+        runner.choose(step(ids, 2, 3))
+    runner.resume()
+    assert runner.forward(step(ids, 2, 3)).tobytes() == expected[2:3].tobytes()
+
+
+def test_cancel_within_a_step(fake, runner, model):
+    """A chunk's body and its tails are played apart: what was asked for meanwhile stops it."""
+    _, _, ids, expected = model
+    runner.forward(step(ids, 0, 17))  # recorded once
+    plays = fake.calls.count("cuGraphLaunch")
+    whole = FakeDriver.cuGraphLaunch
+
+    def last(self, instance, stream):
+        runner.cancel()
+        return whole(self, instance, stream)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeDriver, "cuGraphLaunch", last)
+        with pytest.raises(Cancelled):
+            runner.forward(step(ids, 0, 17))
+    assert fake.calls.count("cuGraphLaunch") == plays + 1
+    runner.resume()
+    assert runner.forward(step(ids, 0, 17)).tobytes() == expected[:17].tobytes()
+
+
+def test_two_callers_at_once(fake, runner, model):
+    _, _, ids, expected = model
+    inside, go_on, whole = threading.Event(), threading.Event(), FakeDriver.cuGraphLaunch
+    answers = []
+
+    def slow(self, instance, stream):
+        inside.set()
+        assert go_on.wait(60)
+        return whole(self, instance, stream)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeDriver, "cuGraphLaunch", slow)
+        first = threading.Thread(target=lambda: answers.append(runner.forward(step(ids, 0, 1))))
+        first.start()
+        assert inside.wait(60)
+        with pytest.raises(DeviceError, match=r"already computing.*one thread at a time"):
+            runner.forward(step(ids, 0, 1))
+        go_on.set()
+        first.join()
+    assert answers[0].tobytes() == expected[:1].tobytes()
+
+
+def test_rows_that_are_not_finite_fail_and_the_next_step_is_clean(runner, model):
+    graph, _, ids, expected = model
+    spec = graph.caches[0]
+    rows = np.zeros((1, spec.kv_heads, spec.head_dim), np.float16)
+    rows[0, 0, 3] = np.inf
+    with pytest.raises(ArithmeticFault, match="K or V for layer 0 is not finite"):
+        runner.import_rows(0, 0, 0, rows, np.zeros_like(rows))
+    assert runner.forward(step(ids, 0, 1)).tobytes() == expected[:1].tobytes()

@@ -1,0 +1,167 @@
+"""One model, one answer: every row bucket, mix of slots and format through the whole CUDA device.
+
+The card is the shim: the kernels' own texts, run on the CPU. It is slow, so sequences are short; a
+ring of a window of 8 holds 128 rows here, and only the test of rings goes round one.
+"""
+
+import numpy as np
+import pytest
+
+from muser.devices import Limits, Step
+from muser.devices.cuda import CudaRunner
+from muser.devices.cuda.arena import HEAD_ROWS
+from muser.formats import GgufFile
+from muser.graph.interpreter import Interpreter
+from muser.models import build
+from muser.models.synth import synthesise
+from muser.weights import Weights
+from tests.devices.cpu.test_same_bits import MODELS, SMALL, run
+from tests.devices.cuda.shim_card import ShimCard, shim_library
+
+LENGTH = 40
+CUTS = (17, 5, 3, 1, 14)
+"""A step of each row bucket, the largest first: later rows look at what it stored."""
+NARROW = [("llama", "q4_1"), ("llama", "bf16"), ("muse-glimmer", "census")]
+RINGS = [("muse-glimmer", "census"), ("gemma3", "census")]
+RINGS_LENGTH, CHUNK = 150, 64
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(("llama", "q8_0"), length)`: graph, weights, ids and the oracle's logits, made once."""
+    kept = {}
+
+    def make(model, length=LENGTH):
+        if (model, length) not in kept:
+            path = tmp_path_factory.mktemp("same-bits") / "m.gguf"
+            kept[model, length] = _made(path, *model, length)
+        return kept[model, length]
+
+    return make
+
+
+def _made(path, architecture, kind, length):
+    sizes = dict(SMALL) if kind == "census" else {}
+    if sizes and architecture == "gemma3":
+        sizes |= {"layers": 7, "heads": 4, "kv_heads": 1, "head_dim": 256}
+    synthesise(path, architecture=architecture, weights=kind, seed=11, **sizes)
+    file = GgufFile.open(path)
+    graph = build(file.metadata, file.tensors)
+    ids = np.random.default_rng(2).integers(0, graph.vocabulary, length, dtype=np.int32)
+    every = range(length)
+    expected = Interpreter(graph, file, length).forward(ids, every, [0] * length, every)
+    return graph, Weights(file, graph), ids, expected
+
+
+def load(architecture, graph, weights, limits, seed=0):
+    card = ShimCard(architecture, seed=seed)
+    return CudaRunner(card, shim_library(architecture), graph, weights, limits)
+
+
+def steps(ids, cuts, slot=0):
+    """The sequence in steps of `cuts` rows, all of them wanted."""
+    first = 0
+    for size in cuts:
+        span = np.arange(first, first + size, dtype=np.int32)
+        every = np.arange(size, dtype=np.int32)
+        yield (
+            Step(ids[span], span, np.full(size, slot, np.int32), every),
+            slice(first, first + size),
+        )
+        first += size
+    assert first == len(ids)
+
+
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
+def test_every_row_bucket_gives_the_oracles_bytes(made, model):
+    graph, weights, ids, expected = made(model)
+    runner = load("sm_90a", graph, weights, Limits(LENGTH, 2, CHUNK))
+    for step, rows in steps(ids, CUTS):
+        assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+    for step, rows in steps(ids, CUTS[::-1], slot=1):
+        assert runner.choose(step).tolist() == expected[rows].argmax(axis=1).tolist(), rows
+    types = {
+        weights.tensor(name).type.name for op in graph.ops for name in getattr(op, "weights", ())
+    }
+    assert types | {"KV", "rows"} == set(runner.labels)
+
+
+@pytest.mark.parametrize("model", NARROW, ids="-".join)
+def test_a_card_without_bulk_copies(made, model):
+    graph, weights, ids, expected = made(model)
+    runner = load("sm_80", graph, weights, Limits(LENGTH, 1, CHUNK))
+    for step, rows in steps(ids, CUTS):
+        assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+
+
+def test_any_order_of_threads(made):
+    graph, weights, ids, expected = made(("gemma3", "census"))
+    for seed in (1, 2):
+        runner = load("sm_90a", graph, weights, Limits(LENGTH, 1, CHUNK), seed)
+        for step, rows in steps(ids[:22], (17, 3, 1, 1)):
+            assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+
+
+def test_more_wanted_rows_than_a_tail_has(made):
+    count = HEAD_ROWS + 9
+    graph, weights, ids, expected = made(("llama", "q8_0"), count)
+    runner = load("sm_90a", graph, weights, Limits(count, 1, count))
+    ((step, _),) = steps(ids, (count,))
+    assert runner.forward(step).tobytes() == expected.tobytes()
+    assert runner.choose(step).tolist() == expected.argmax(axis=1).tolist()
+
+
+def test_a_step_that_wants_nothing_or_some_rows(made):
+    graph, weights, ids, expected = made(("llama", "q8_0"))
+    runner = load("sm_90a", graph, weights, Limits(LENGTH, 1, CHUNK))
+    for (step, rows), wanted in zip(steps(ids, CUTS), ([], [1, 4], [2], [], [0, 13]), strict=True):
+        some = Step(step.tokens, step.positions, step.slots, np.array(wanted, np.int32))
+        assert runner.forward(some).tobytes() == expected[rows][wanted].tobytes()
+        assert runner.choose(some).tolist() == expected[rows][wanted].argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("model", RINGS, ids="-".join)
+def test_rings_go_round_and_rows_are_written_again(made, model):
+    """Past the end of a ring, then a rejected draft: rows are appended and written once more."""
+    graph, weights, ids, expected = made(model, RINGS_LENGTH)
+    runner = load("sm_90a", graph, weights, Limits(RINGS_LENGTH, 1, CHUNK))
+    assert any(spec.window == SMALL["window"] for spec in graph.caches)
+    wrong = ids.copy()
+    wrong[140:] = (ids[140:] + 1) % graph.vocabulary
+    first = run(runner, wrong, [CHUNK, CHUNK, 5, 6, 1, 3, 7])
+    assert first[:140].tobytes() == expected[:140].tobytes()
+    assert first[140:].tobytes() != expected[140:].tobytes()
+    span = np.arange(140, RINGS_LENGTH, dtype=np.int32)
+    every = np.arange(len(span), dtype=np.int32)
+    right = runner.forward(Step(ids[140:], span, np.zeros_like(span), every))
+    assert right.tobytes() == expected[140:].tobytes()
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_rows_of_several_sequences_in_one_step(made, architecture):
+    """Three slots at different places, mixed in steps of 2 to 18 rows."""
+    graph, weights, ids, expected = made(("muse-glimmer", "census"))
+    runner = load(architecture, graph, weights, Limits(LENGTH, 3, CHUNK))
+    held = [0, 20, 7]
+    for slot, length in enumerate(held):
+        if length:
+            run(runner, ids[:length], [length], slot)
+    for counts in ((1, 1, 1), (3, 0, 4), (9, 2, 7), (0, 1, 1), (2, 6, 0)):
+        slots = np.repeat(np.arange(3, dtype=np.int32), counts)
+        positions = np.concatenate([held[s] + np.arange(counts[s]) for s in range(3)])
+        wanted = np.arange(0, len(slots), 2, dtype=np.int32)
+        step = Step(ids[positions], positions.astype(np.int32), slots, wanted)
+        assert runner.forward(step).tobytes() == expected[positions[wanted]].tobytes(), counts
+        held = [held[s] + counts[s] for s in range(3)]
+
+
+def test_cached_rows_go_out_and_in(made):
+    """What one slot stored, put into another, goes on to the same bytes."""
+    graph, weights, ids, expected = made(("gemma3", "census"))
+    runner = load("sm_90a", graph, weights, Limits(LENGTH, 2, CHUNK))
+    run(runner, ids[:17], [17])
+    for layer, _ in enumerate(graph.caches):
+        runner.import_rows(layer, 1, 0, *runner.export_rows(layer, 0, 0, 17))
+    span = np.arange(17, 20, dtype=np.int32)
+    step = Step(ids[17:20], span, np.ones_like(span), span - 17)
+    assert runner.forward(step).tobytes() == expected[17:20].tobytes()
