@@ -35,7 +35,7 @@ class ShimLoaded:
         return self.shim, symbol
 
     def size(self, symbol):
-        return ctypes.c_int.in_dll(self.shim._library, symbol).value
+        return self.shim.size(symbol)
 
 
 class ShimRecording:

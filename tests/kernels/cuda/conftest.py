@@ -1,7 +1,6 @@
 """One library a set of texts and architecture, and the orders in which fibers go on."""
 
 import functools
-import os
 from pathlib import Path
 
 import pytest
@@ -30,16 +29,6 @@ def images():
         pytest.skip(str(problem))
     yield made
     made.close()
-
-
-@pytest.fixture(autouse=True)
-def _fresh_arena():
-    """On a card every test has the whole arena; arrays do not outlive it."""
-    yield
-    if os.environ.get("MUSER_CARD"):
-        from .live import arena
-
-        arena().reset()
 
 
 @pytest.fixture(params=(0, 1, 2), ids=("in order", "shuffled", "shuffled again"))

@@ -45,7 +45,7 @@ TEXTS = (
 
 def bytes_of(shim, kernel):
     """The dynamic shared memory that the text says its kernel takes."""
-    return INT.in_dll(shim._library, f"{kernel}_bytes").value
+    return shim.size(f"{kernel}_bytes")
 
 
 class Layer:

@@ -18,11 +18,11 @@ from muser.kernels.nvrtc import Nvrtc
 from muser.kernels.source import Source, read_source
 
 HERE = Path(__file__).parent
-ARENA, GAP = 1 << 30, 1024
+ARENA, GAP = 4 << 30, 1024
 
 
 class Arena:
-    """Host memory and its image on the card; arrays are handed out one behind the other."""
+    """Host memory and its image on the card; arrays are handed out one behind the other, for good."""
 
     def __init__(self):
         self.card = open_card()
@@ -39,9 +39,6 @@ class Arena:
         self.starts.append(base + at)
         self.sizes.append(size)
         return self.host[at : at + size]
-
-    def reset(self):
-        self.starts, self.sizes, self.used = [], [], 0
 
     def moved(self, address):
         return address - self.host.ctypes.data + self.image
@@ -99,6 +96,10 @@ class Live:
         self.architecture, self.inexact_sums = architecture, 0
         self._library = card.library(image)
         self.kernels = _Names(self._library)
+
+    def size(self, name):
+        """A `SIZE` of the texts."""
+        return self._library.size(name)
 
     def launch(self, kernel, grid, block, argument, shared=0, seed=0):
         """Run one kernel to its end."""

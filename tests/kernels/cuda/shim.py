@@ -134,6 +134,10 @@ class Shim:
         self._statics = (ctypes.c_void_p * 2).in_dll(self._library, "shim_statics")
         self.kernels = {entry.name.decode(): entry for entry in entries}
 
+    def size(self, name):
+        """A `SIZE` of the texts."""
+        return ctypes.c_int.in_dll(self._library, name).value
+
     def launch(self, kernel, grid, block, argument, shared=0, seed=0):
         """Run one kernel to its end; `argument` is the bytes of its struct.
 

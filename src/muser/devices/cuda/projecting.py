@@ -223,23 +223,23 @@ def _shares(low: Lowering, members: Sequence[Member]) -> tuple[int, int, list[in
     return grid, -(-share // (min(pitches) // 16)) + 4, pitches
 
 
-JOBS: Mapping[int, tuple[int, int]] = MappingProxyType(
-    {256: (2, 15), 32: (1, 11), GRID_BLOCK: (2, 11)}
-)
-"""Of a batch: units of a job, and warps that multiply."""
+UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
+"""Of a batch: units of a job, by the elements of a quantised block."""
+WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
 
 
 def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: bool) -> Form:
     """Stages, slices and passes that fit into shared memory (`batch.cuh` has the formula)."""
     grid, most, pitches = _shares(low, members)
     units = members[0].placed.layout.groups
-    job, warps = JOBS[block]
+    job, card = UNITS[block], low.shared.card.facts
+    warps = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     whole = round_up(units, job)
     stage = 16 * _pitch(block, job * max(pitches))
     scales = 64 * (8 * units if block == 32 else units)
     tiles = min(252, round_up(-(-most // 16) + len(members), 4))
-    room = low.shared.card.facts.shared - RESERVED - scales - (64 * most if gated else 0)
+    room = card.shared - RESERVED - scales - (64 * most if gated else 0)
     choices = (
         (stages, cut, part)
         for stages in (2, 1)
