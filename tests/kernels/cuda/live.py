@@ -22,7 +22,7 @@ ARENA, GAP = 4 << 30, 1024
 
 
 class Arena:
-    """Host memory and its image on the card; arrays are handed out one behind the other, for good."""
+    """Host memory and its image on the card; arrays are handed out one by one, for good."""
 
     def __init__(self):
         self.card = open_card()

@@ -13,10 +13,8 @@ from .images import ARCHITECTURES
 
 PAIRS = [(name, unit) for name in ARCHITECTURES for unit in units_of(name)]
 CONTRACTED = [
-    (name, unit)
-    for unit in UNITS
-    for name in ("sm_80", "sm_90a")
-    if UNITS[unit].serves(name) and (name == "sm_90a" or not UNITS[unit].only)
+    *(("sm_90a", unit) for unit in UNITS),
+    *(("sm_80", unit) for unit in ("matvec", "batch", "attention", "gemm")),  # copies of its own
 ]
 FLOAT = re.compile(
     r"^\s*(?:@!?%p\d+ )?((?:fma|mad|mul|add|sub|div|sqrt|rcp|cvt)\.\S*f(?:32|64)\S*)",
