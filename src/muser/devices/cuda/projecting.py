@@ -22,7 +22,7 @@ GRID_BYTES = 2 * GRID_BLOCK
 MOST_FEW = 4  # rows that go through weights without matrix units
 MOST_BATCHED = 16
 CODES_BYTES = 272  # of 256 elements of a quantised row
-RESERVED = 1024 + 6 * 1024  # of shared memory: the system's, and the kernels' own variables
+RESERVED = 8 * 1024  # of shared memory: the kernels' own variables
 FORMS: Mapping[int, str] = MappingProxyType({256: "256", 32: "32", GRID_BLOCK: "grid"})
 QUANTISERS: Mapping[int, str] = MappingProxyType(
     {256: "quantise_256", 32: "quantise_32", GRID_BLOCK: "grid_rows"}
@@ -241,12 +241,13 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
     tiles = min(252, round_up(-(-most // 16) + len(members), 4))
     room = card.shared - RESERVED - scales - (64 * most if gated else 0)
     choices = (
-        (stages, cut, part)
+        (count, stages, cut, part)
+        for count in (warps, 7, 4)
         for stages in (2, 1)
         for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4))
         for cut in dict.fromkeys((whole, min(whole, 16), min(whole, 8), min(whole, 4), job))
     )
-    for stages, cut, part in choices:
+    for warps, stages, cut, part in choices:
         copies = 2 if cut < units else 1
         need = warps * stages * stage + copies * 16 * _pitch(block, cut * row) + 1028 * part
         if need <= room:
