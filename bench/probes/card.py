@@ -34,7 +34,7 @@ def build(names: Sequence[str], architecture: str = "sm_90a", **defines: int) ->
     flags += [f"-D{name}={value}" for name, value in defines.items()]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
     if int(code):
-        log = b" " * call(nvrtc.nvrtcGetProgramLogSize(program))
+        log = b" " * (call(nvrtc.nvrtcGetProgramLogSize(program)) + 1)
         call(nvrtc.nvrtcGetProgramLog(program, log))
         raise RuntimeError(log.decode())
     image = b" " * call(nvrtc.nvrtcGetCUBINSize(program))

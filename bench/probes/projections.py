@@ -77,7 +77,7 @@ def build(free: bool) -> bytes:
     flags = ["--gpu-architecture=sm_90a", f"--include-path={TEXTS}", *FLAGS]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
     if int(code):
-        log = b" " * call(nvrtc.nvrtcGetProgramLogSize(program))
+        log = b" " * (call(nvrtc.nvrtcGetProgramLogSize(program)) + 1)
         call(nvrtc.nvrtcGetProgramLog(program, log))
         raise RuntimeError(log.decode())
     image = b" " * call(nvrtc.nvrtcGetCUBINSize(program))

@@ -65,15 +65,18 @@ class Nvrtc:
                     f"{self.identity} could not compile {unit} for {architecture}: {_first(log)}.",
                     "Update the packages of muser[cuda], or use --device cpu.",
                 )
-            image = b" " * self._call(api.nvrtcGetCUBINSize(program))
-            if image:
+            size = self._call(api.nvrtcGetCUBINSize(program))
+            image = _room(size)
+            if size:
                 self._call(api.nvrtcGetCUBIN(program, image))
-            return Compiled(image, self._text(api.nvrtcGetPTXSize, api.nvrtcGetPTX, program), log)
+            return Compiled(
+                image[:size], self._text(api.nvrtcGetPTXSize, api.nvrtcGetPTX, program), log
+            )
         finally:
             api.nvrtcDestroyProgram(program)
 
     def _text(self, size: Callable[..., Any], get: Callable[..., Any], program: object) -> str:
-        text = b" " * self._call(size(program))
+        text = _room(self._call(size(program)))
         self._call(get(program, text))
         return str(text.rstrip(b"\0 "), "utf-8", "replace")
 
@@ -82,6 +85,13 @@ class Nvrtc:
         if int(status):
             raise DeviceError(f"NVRTC refused a call ({status.name}).", INSTALL)
         return values[0] if len(values) == 1 else tuple(values)
+
+
+def _room(size: int) -> bytes:
+    """Bytes that the compiler may write into. Never a single one: Python has but one object of each
+    of those, and what is written there changes it for the whole process.
+    """
+    return b"\0" * (size + 2)
 
 
 def _bindings() -> ModuleType:

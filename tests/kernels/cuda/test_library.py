@@ -121,3 +121,10 @@ def test_bindings_without_the_compilers_library(monkeypatch, shelf):
     monkeypatch.setattr(nvrtc, "_bindings", Bindings)
     with pytest.raises(DeviceError, match=r"NVRTC cannot be loaded \(libnvrtc.so.13 is not here\)"):
         load(shelf)
+
+
+def test_the_compiler_writes_into_nobody_elses_bytes():
+    """An empty log is one byte, and a single byte is one object in all of Python."""
+    source = Source({"unit.cu": b'extern "C" __global__ void nothing() {}'})
+    assert not nvrtc.Nvrtc().compiled(source, "unit.cu", "sm_90").log
+    assert all(ord(chr(code)) == code and bytes([code])[0] == code for code in range(256))
