@@ -21,12 +21,17 @@ UNITS = {name: Unit(f"{name}.cu", (name,)) for name in ("one", "two")}
 
 
 @pytest.fixture
-def compiled(monkeypatch):
-    """Two small units in the place of the real ones; the list of what was compiled."""
+def compiler():
+    """NVRTC; a test that needs it is skipped where the extra is not installed."""
     try:
-        nvrtc.Nvrtc()
+        return nvrtc.Nvrtc()
     except DeviceError as problem:
         pytest.skip(str(problem))
+
+
+@pytest.fixture
+def compiled(compiler, monkeypatch):
+    """Two small units in the place of the real ones; the list of what was compiled."""
     asked, whole = [], nvrtc.Nvrtc.compiled
 
     def noted(self, source, unit, architecture, more=()):
@@ -123,8 +128,8 @@ def test_bindings_without_the_compilers_library(monkeypatch, shelf):
         load(shelf)
 
 
-def test_the_compiler_writes_into_nobody_elses_bytes():
+def test_the_compiler_writes_into_nobody_elses_bytes(compiler):
     """An empty log is one byte, and a single byte is one object in all of Python."""
     source = Source({"unit.cu": b'extern "C" __global__ void nothing() {}'})
-    assert not nvrtc.Nvrtc().compiled(source, "unit.cu", "sm_90").log
+    assert not compiler.compiled(source, "unit.cu", "sm_90").log
     assert all(ord(chr(code)) == code and bytes([code])[0] == code for code in range(256))
