@@ -1,6 +1,6 @@
 """On a machine with a CUDA card: build, check against the CPU device, time.
 
-    python bench/gpu.py [--cases models,twins,census] [--twins FILE ...] [--census FILE]
+    python bench/gpu.py [--cases models,slots,twins,census] [--twins FILE ...] [--census FILE]
 
 Prints one line a check; logits hashes are to be compared with those of another machine (`--device
 cpu` prints the same lines there). Exits with 1 if a word differs.
@@ -192,6 +192,12 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     cases, wrong = chosen.cases.split(","), 0
+    if unknown := [*{*cases} - {"models", "slots", "twins", "census"}]:
+        parser.error(f"there is no case {unknown[0]!r}; the cases are models, slots, twins, census")
+    if "twins" in cases and not chosen.twins:
+        parser.error("the case twins needs --twins FILE ... (muser model synth --like writes them)")
+    if "census" in cases and not chosen.census:
+        parser.error("the case census needs --census FILE (muser model synth writes one)")
     devices = ["cpu"] if chosen.device == "cpu" else ["cpu", chosen.device]
     with tempfile.TemporaryDirectory() as folder:
         models = list(tiny(folder))
