@@ -15,7 +15,7 @@ ABOUT_THE_SYSTEM = (
     "devices/cpu/test_guard.py",
 )  # fmt: skip
 TESTS = (
-    "-m", "pytest", "-q", "-p", "no:cacheprovider",
+    "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider",
     "-o", "addopts=", "-o", "faulthandler_timeout=0",
     *(f"--ignore=tests/{name}" for name in ABOUT_THE_SYSTEM),
 )  # fmt: skip

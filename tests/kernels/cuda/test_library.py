@@ -12,6 +12,8 @@ from muser.kernels import Shelf, cuda_library, load_cuda, nvrtc
 from muser.kernels.cuda_registry import Unit
 from muser.kernels.source import Source
 
+from .conftest import absent
+
 TEXTS = {
     "one.cu": b'#include "both.cuh"\nKERNEL one(float* x) { *x = 1; }',
     "two.cu": b'#include "both.cuh"\nKERNEL two(float* x) { *x = 2; }',
@@ -22,11 +24,11 @@ UNITS = {name: Unit(f"{name}.cu", (name,)) for name in ("one", "two")}
 
 @pytest.fixture
 def compiler():
-    """NVRTC; a test that needs it is skipped where the extra is not installed."""
+    """NVRTC."""
     try:
         return nvrtc.Nvrtc()
     except DeviceError as problem:
-        pytest.skip(str(problem))
+        absent(problem)
 
 
 @pytest.fixture
