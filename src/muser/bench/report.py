@@ -25,10 +25,11 @@ named by time and content. Don't edit this page: measure again and write it agai
 * A ratio is ours ÷ theirs in speed, of medians; above 1 Muser is faster. *Least pair* is the worst
   of the repetitions, which went in turns (A B, B A, …) in one run, each side in its own process.
 * Both sides were fed the same ids. Every one of Muser's timed runs, warm-up included, chose the ids
-  and had the last logits of a reference run with another instruction set, bit for bit; otherwise
-  there would be no figure. *Choices* compares the rival's choices with those: engines that round
-  elsewhere may differ, and where they do, both margins (first minus second logit) at the first
-  difference are told.
+  and had the last logits of a reference run, bit for bit; otherwise there would be no figure. The
+  reference is another instruction set; for a card it may be the same card in small steps, which the
+  record says. *Threads* names the device too where that is not the CPU. *Choices* compares the
+  rival's choices with those: engines that round elsewhere may differ, and where they do, both
+  margins (first minus second logit) at the first difference are told.
 * tok/s is of the median repetition; CV is the population's standard deviation over the mean.
 * *Quiet* means that before, during and after the run others took at most a tenth of a processor. A
   figure of a run that was not is marked **noisy** and is no evidence.

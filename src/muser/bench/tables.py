@@ -39,7 +39,7 @@ def versus(entries: Sequence[Entry]) -> Lines:
             when(entry.record),
             named(run["sides"]["theirs"]),
             what(cell),
-            str(run["threads"]),
+            ran_on(run),
             entry.linked(_speed(cell["ours"])),
             entry.linked(_speed(cell["theirs"])),
             f"**{entry.linked(format(ratios['of_medians'], '.3f'))}**",
@@ -63,7 +63,7 @@ def alone(entries: Sequence[Entry]) -> Lines:
         yield row(
             when(entry.record),
             what(cell),
-            str(run["threads"]),
+            ran_on(run),
             entry.linked(_speed(side)),
             entry.linked(f"{timed / side['most_ns']:.1f}"),
             entry.linked(f"{timed / side['least_ns']:.1f}"),
@@ -100,7 +100,7 @@ def loads(entries: Sequence[Entry]) -> Lines:
                 yield row(
                     when(entry.record),
                     named(run["sides"][side]),
-                    str(run["threads"]),
+                    ran_on(run, side),
                     entry.linked(_seconds(found)),
                     entry.linked(_memory(found["memory"]["after"])),
                     entry.linked(_memory(found["memory"]["used"])),
@@ -171,6 +171,12 @@ def named(side: Mapping[str, Any]) -> str:
     """The name under which a side ran, and its version, which may begin with that name."""
     name, version = side.get("name", side["engine"]), side.get("version", "")
     return version if version.startswith(f"{name} ") else f"{name} {version}".strip()
+
+
+def ran_on(run: Mapping[str, Any], side: str = "ours") -> str:
+    """The count of threads, and the device that did the work where it is not the CPU."""
+    device = run["sides"][side].get("settings", {}).get("device", "cpu")
+    return str(run["threads"]) if device == "cpu" else f"{run['threads']}, {device}"
 
 
 def what(cell: Mapping[str, Any]) -> str:
