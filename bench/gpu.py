@@ -104,6 +104,7 @@ def check_slots(device, models):
         graph, runner = loaded(device, path, Limits(64, 16, 64))
         rng = np.random.default_rng(5)
         texts = rng.integers(0, graph.vocabulary, (16, 24), dtype=np.int32)
+        bad = 0
         alone = [run(runner, text, [24], slot) for slot, text in enumerate(texts)]
         for count in (1, 2, 4, 5, 8, 15, 16):
             slots = np.arange(count, dtype=np.int32)
@@ -112,9 +113,10 @@ def check_slots(device, models):
                 step = Step(texts[:count, position].copy(), at, slots, slots)
                 got = runner.forward(step)
                 want = np.stack([alone[slot][position] for slot in range(count)])
-                wrong += int((got.view(np.uint32) != want.view(np.uint32)).sum())
+                bad += int((got.view(np.uint32) != want.view(np.uint32)).sum())
         runner.close()
-        print(f"{name:24} {device} batches of 1 to 16: {wrong} words differ", flush=True)
+        wrong += bad
+        print(f"{name:24} {device} batches of 1 to 16: {bad} words differ", flush=True)
     return wrong
 
 

@@ -200,3 +200,12 @@ def test_a_rival_is_measured_in_turns(command, model, tmp_path, monkeypatch):
 def test_rivals_have_names_and_llama_cpp_a_path(command):
     assert "Known: llama.cpp" in command("bench", "vs", "nobody").err
     assert "libllama.so" in command("bench", "vs", "llama.cpp").err
+
+
+def test_a_device_is_never_replaced_by_another(command):
+    outcome = command("bench", "kernels", "--device", "cuda")
+    assert outcome.status == 2
+    assert "timed on the CPU alone, not on cuda" in outcome.err
+    outcome = command("bench", "decode", "--device", "cude")  # before a model is looked for
+    assert outcome.status == 5
+    assert "There is no device 'cude'" in outcome.err

@@ -87,7 +87,8 @@ def measured(
     """Run a plan, write its record, print it."""
     chosen, flags = chosen or CellFlags(), flags or MeasureFlags()
     flags.check()
-    model, threads = obtained(flags.model), threads_of(chosen)
+    threads = threads_of(chosen)
+    model = obtained(flags.model)
 
     from functools import partial
 

@@ -96,9 +96,13 @@ class CellFlags:
 
 
 def threads_of(flags: CellFlags) -> tuple[int, ...]:
-    """Those asked for, or one a core; raises UsageError or LimitError for what cannot be."""
-    from muser.devices import default_threads, require_threads
+    """Those asked for, or one a core; raises UsageError or LimitError for what cannot be.
 
+    So does a device that is not here, before a model is fetched for it.
+    """
+    from muser.devices import default_threads, require_device, require_threads
+
+    require_device(flags.device)
     threads = flags.threads or (default_threads(),)
     for count in threads:
         require_threads(count)

@@ -35,11 +35,17 @@ def kernels(
     cells, flags = cells or CellFlags(), flags or MeasureFlags()
     if plays < 1 or chunk < 0:
         raise UsageError(f"{plays} plays of {chunk} tokens are nothing.", "Ask for more.")
+    if cells.device != "cpu":
+        raise UsageError(
+            f"The entries of a step are timed on the CPU alone, not on {cells.device}.",
+            "Leave out --device.",
+        )
     from muser.bench.plot import draw, require_plots
 
     if plot is not None:
         require_plots()
-    model, threads = obtained(flags.model), threads_of(cells)
+    threads = threads_of(cells)
+    model = obtained(flags.model)
 
     from muser.bench import reference_isa
     from muser.bench.entries import KernelPlan, StepPlan, run_kernels

@@ -57,7 +57,8 @@ def measured_loads(
     """Measure, write the record, print it."""
     cells, flags = cells or CellFlags(), flags or MeasureFlags()
     flags.check()
-    model, threads = obtained(flags.model), threads_of(cells)
+    threads = threads_of(cells)
+    model = obtained(flags.model)
 
     from functools import partial
 

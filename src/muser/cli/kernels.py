@@ -105,7 +105,7 @@ def build(
         ),
     ] = (),
 ) -> None:
-    """Compile the kernels for all instruction sets of this machine and prove them."""
+    """Compile the CPU's kernels for all instruction sets of this machine and prove them."""
     from muser import places
     from muser.devices import CpuDevice
     from muser.kernels import Shelf, choose_library, supported_isas
@@ -211,7 +211,7 @@ def _packed_row(item: "PackedItem", now: float) -> tuple[str, ...]:
 
 
 def name_of(item: "Item") -> str:
-    return f"cpu-{item.about.isa}" if item.about else "?"
+    return item.about.library if item.about else "?"
 
 
 def compiler_of(identity: str) -> str:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 
 CONTRACT = "exact-0"
 """The arithmetic that the texts keep: `docs/arithmetic.md`, version 0."""
+CARD = "nvidia"
+"""The machine of CUDA libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,11 @@ class About:
     machine: str
     flags: str
     source: str
+
+    @property
+    def library(self) -> str:
+        """The library's name in records."""
+        return f"{'cuda' if self.machine == CARD else 'cpu'}-{self.isa}"
 
     @property
     def key(self) -> str:

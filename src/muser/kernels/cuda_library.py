@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muser.errors import DeviceError
-from muser.kernels.about import CONTRACT, About
+from muser.kernels.about import CARD, CONTRACT, About
 from muser.kernels.cuda_registry import UNITS, units_of
 from muser.kernels.nvrtc import Nvrtc
 from muser.kernels.shelf import Shelf, Shelved
 from muser.kernels.source import Source, read_source
 
 log = logging.getLogger("muser.kernels")
-CARD = "nvidia"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same code gives the same archive
 
 

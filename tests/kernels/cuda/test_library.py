@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from muser.errors import DeviceError
-from muser.kernels import Shelf, cuda_library, load_cuda, nvrtc
+from muser.kernels import Shelf, cuda_library, listing, load_cuda, nvrtc
 from muser.kernels.cuda_registry import Unit
 from muser.kernels.source import Source
 
@@ -110,6 +110,11 @@ def test_a_refused_text_names_unit_and_complaint(compiled, shelf):
     ):
         load(shelf, texts=broken)
     assert not [*shelf.folder.glob("*.so")]
+
+
+def test_its_name_on_the_shelf(compiled, shelf):
+    load(shelf)
+    assert [item.about.library for item in listing.items(shelf.folder)] == ["cuda-sm_80"]
 
 
 def test_no_bindings(monkeypatch, shelf):

@@ -30,12 +30,6 @@ class CachePlane:
     steps: Address
 
     @property
-    def positions(self) -> int:
-        """The most that one query sees."""
-        window = self.spec.window
-        return self.geometry.context if window is None else min(window, self.geometry.context)
-
-    @property
     def tiles(self) -> int:
         """The most tiles of attention that hold rows which one query sees."""
         most = -(-self.geometry.context // 128)

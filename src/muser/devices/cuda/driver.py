@@ -59,7 +59,7 @@ def find_card(number: int = 0) -> tuple["Api", object, Facts]:
         raise DeviceError(f"There is no CUDA card {number}.", "Count them with nvidia-smi.")
     device = api.call(driver.cuDeviceGet(number))
     facts = _facts(api, device)
-    _check(api, facts)
+    _check(facts)
     return api, device, facts
 
 
@@ -108,7 +108,7 @@ def _facts(api: Api, device: object) -> Facts:
     )
 
 
-def _check(api: Api, facts: Facts) -> None:
+def _check(facts: Facts) -> None:
     if facts.capability < LEAST:
         has, needs = (".".join(map(str, pair)) for pair in (facts.capability, LEAST))
         raise DeviceError(

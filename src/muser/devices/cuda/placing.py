@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.devices.cuda.card import Address, Card, Shape
-from muser.devices.cuda.layouts import GROUP, PAD, Layout
+from muser.devices.cuda.layouts import PAD, Layout
 from muser.devices.cuda.memory import Memory, padded
 from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.stepping import FAULT_BYTES, NO_FAULT, Faults
@@ -109,11 +109,11 @@ def place_weights(
     matrices = {
         name: _take(memory, source.tensor(name), name in raw) for name in matrices_of(graph)
     }
-    card.wait()  # what was taken is zero from here on
     longest = sorted(matrices.values(), key=lambda one: -one.layout.bytes)
     workers = min(WORKERS, max(1, len(longest)))
     pieces = min(PIECE, max((source.tensor(one.name).raw.size for one in longest), default=16))
     hands = [_Hand(card.side(), pipelines, memory, pieces) for _ in range(workers)]
+    card.wait()  # what was taken is zero from here on, also for the streams of the hands
     with ThreadPoolExecutor(workers) as pool:
         shares = [longest[first::workers] for first in range(workers)]
         list(pool.map(lambda hand, share: hand.place(share, source), hands, shares))
@@ -213,4 +213,4 @@ def _shape(layout: Layout, rows: int) -> Shape:
     return Shape((blocks, 1, 1), THREADS)
 
 
-__all__ = ["GROUP", "DeviceWeights", "Placed", "WeightSource", "place_weights", "weight_bytes"]
+__all__ = ["DeviceWeights", "Placed", "WeightSource", "place_weights", "weight_bytes"]

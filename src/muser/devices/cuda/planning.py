@@ -15,7 +15,10 @@ F32 = 4
 
 
 def plan_of(graph: Graph, weights: WeightSource, limits: Limits) -> Plan:
-    """Bytes by what they are for; scratch of attention and projections is estimated from above."""
+    """Bytes by what they are for.
+
+    Scratch of attention and projections is not in it: a card keeps some room for that.
+    """
     counts = row_counts(graph, limits)
     rows = sum(padded(F32 * counts[name] * width) for name, width in graph.rows.items())
     caches = sum(

@@ -12,6 +12,7 @@ from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
 from muser.devices.cuda.structs import Matvec, Part, Quantise, Source
 from muser.devices.cuda.tape import Launch
+from muser.errors import DeviceError
 from muser.formats import FLOATS, BlockType
 from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
@@ -210,6 +211,8 @@ def matvec_shape(low: Lowering, block: int, members: Sequence[Member], rows: int
         shared = ring + fixed + 2 * rows * window + 4 * rows * most
         if shared <= room:
             break
+    else:
+        raise _too_wide(members)
     return Form(grid, 32 * (warps + rows), stages, 32 * max(pitches), shared)
 
 
@@ -252,8 +255,18 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
         need = warps * stages * stage + copies * 16 * _pitch(block, cut * row) + 1028 * part
         if need <= room:
             break
+    else:
+        raise _too_wide(members)
     shared = need + scales + (64 * most if gated else 0)
     return Form(grid, 32 * (warps + 1), stages, stage, shared, cut, part)
+
+
+def _too_wide(members: Sequence[Member]) -> DeviceError:
+    width = members[0].placed.layout.width
+    return DeviceError(
+        f"Rows of {width} elements do not fit into the shared memory of this card.",
+        "Use --device cpu.",
+    )
 
 
 def _pitch(block: int, size: int) -> int:
