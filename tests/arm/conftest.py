@@ -16,7 +16,7 @@ ABOUT_THE_SYSTEM = (
 )  # fmt: skip
 TESTS = (
     "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider",
-    "-o", "addopts=", "-o", "faulthandler_timeout=0",
+    "-o", "addopts=", "-o", "faulthandler_timeout=600",
     *(f"--ignore=tests/{name}" for name in ABOUT_THE_SYSTEM),
 )  # fmt: skip
 MODELS = "glimmer-census or llama-q4_1"

@@ -22,6 +22,8 @@ COMPILER = "aarch64-linux-gnu-gcc"
 EMULATORS = ("qemu-aarch64", "qemu-aarch64-static")
 PACKAGES = ("python3", "libstdc++6")
 WHEELS = ("numpy", "pytest", "platformdirs")
+LIMIT = 1200.0  # seconds; the longest run takes 120 on two cores that do nothing else
+TIMED_OUT = 124
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64")
 
 
@@ -57,19 +59,31 @@ class Machine:
             "QEMU_LD_PREFIX": str(self.folder / "root"),
         }
 
-    def run(self, cpu: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The interpreter with these arguments, in the repository; errors go to its output."""
-        return subprocess.run(
-            (str(self.python), *arguments),
-            cwd=REPOSITORY,
-            env=self.environment(cpu),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+    def run(self, cpu: str, *arguments: str, limit: float = LIMIT) -> subprocess.CompletedProcess:
+        """The interpreter with these arguments, in the repository; errors go to its output.
+
+        What has not ended after `limit` seconds is killed and has the status of timeout(1).
+        """
+        command = (str(self.python), *arguments)
+        with tempfile.TemporaryFile() as said:
+            try:
+                status = subprocess.run(
+                    command,
+                    cwd=REPOSITORY,
+                    env=self.environment(cpu),
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    timeout=limit,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                said.write(f"\nkilled: no end after {limit:g} s\n".encode())
+                status = TIMED_OUT
+            said.seek(0)
+            return subprocess.CompletedProcess(
+                command, status, said.read().decode(errors="replace")
+            )
 
 
 def prepare() -> Machine:

@@ -29,6 +29,16 @@ def test_a_run_without_a_machine_is_not_green(tmp_path):
     assert "passed" not in done.stdout
 
 
+def test_a_run_without_an_end_is_killed_and_keeps_what_it_said(tmp_path):
+    """On this computer's own interpreter, which takes the place of the emulated one."""
+    (tmp_path / "root/usr/bin").mkdir(parents=True)
+    (tmp_path / "root/usr/bin/python").symlink_to(sys.executable)
+    code = "import time; print('begun', flush=True); time.sleep(60)"
+    done = machine.Machine(tmp_path).run("any", "-c", code, limit=2)
+    assert done.returncode == machine.TIMED_OUT
+    assert done.stdout == "begun\n\nkilled: no end after 2 s\n"
+
+
 def test_a_command_that_fails_says_why():
     with pytest.raises(machine.Unavailable, match="sh failed: no such suite"):
         machine._do("/bin/sh", "-c", "echo first; echo no such suite >&2; exit 3")
