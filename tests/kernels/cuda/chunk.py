@@ -1,14 +1,13 @@
-"""The chunk bucket through the shim: weights placed by NumPy, rows quantised and multiplied."""
+"""The chunk bucket through the shim: weights in their tiles, rows quantised and multiplied."""
 
 import ctypes
 
 import numpy as np
 
 from muser.formats import BlockType
-from muser.graph import oracle
 
 from ..bench import FLOATS
-from .shim import device, poisoned, tensor_map
+from .shim import device, poisoned
 
 NO_FAULT = 2**64 - 1
 TILES = {256: ("k", 37376, 256), 32: ("32", 40960, 256), 1: ("grid", 33280, 128)}
@@ -40,7 +39,6 @@ class TileRows(ctypes.Structure):
 class ChunkPart(ctypes.Structure):
     _fields_ = (
         ("weights", ctypes.c_void_p),
-        ("scales", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("entry", ctypes.c_uint64),
         ("outputs", ctypes.c_int),
@@ -57,39 +55,6 @@ class ChunkGemm(ctypes.Structure):
         ("parts", ctypes.c_int),
         ("groups", ctypes.c_int),
     )
-
-
-def padded(array, rows=128):
-    """Zeros after the last row, up to a multiple of `rows`."""
-    more = -len(array) % rows
-    return np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
-
-
-def placed(kind, raw, width):
-    """Device layout of weight rows: codes `[outputs padded to 128, groups, bytes]`, and scales."""
-    if kind in FLOATS:
-        codes, steps = oracle.weight_grid(kind, raw)
-        scales = np.ldexp(np.float32(1), steps.astype(np.int32)).astype(np.float32)
-        return device(padded(codes.astype(np.int16))), device(padded(scales))
-    blocks = raw.reshape(len(raw), -1, kind.bytes)
-    if kind is BlockType.Q6_K:
-        codes = np.concatenate([blocks[..., 192:208], blocks[..., :192]], axis=2)
-        return device(padded(codes)), device(padded(np.ascontiguousarray(blocks[..., 208:])))
-    if kind.elements == 32:
-        blocks = _groups_of_eight(kind, blocks)
-    return device(padded(np.ascontiguousarray(blocks))), None
-
-
-def _groups_of_eight(kind, blocks):
-    blocks = np.pad(blocks, ((0, 0), (0, -blocks.shape[1] % 8), (0, 0)))
-    eight = blocks.reshape(len(blocks), -1, 8, kind.bytes)
-    codes = 32 if kind is BlockType.Q8_0 else 16
-    ends = [2, *((4,) if kind.name.endswith("1") else ()), kind.bytes - codes, kind.bytes]
-    parts, start = [], 0
-    for end in ends:
-        parts.append(eight[..., start:end].reshape(*eight.shape[:2], -1))
-        start = end
-    return np.concatenate(parts, axis=2)
 
 
 class Chunk:
@@ -109,7 +74,7 @@ class Chunk:
         )
 
     def project(self, kind, weights, outputs):
-        """`weights`: what `placed` gave for each part; f32 `[room, outputs]` of each part."""
+        """`weights`: the tiles of each part; f32 `[room, outputs]` of each part."""
         width, stage = GRID_STAGE if kind in FLOATS else STAGES[kind]
         outs = [poisoned((self.room * 128, count), np.float32) for count in outputs]
         argument = self.gemm(weights, outputs, outs)
@@ -122,9 +87,8 @@ class Chunk:
 
     def gemm(self, weights, outputs, outs):
         argument = ChunkGemm(parts=len(outs), groups=self.groups)
-        for i, ((codes, scales), count, out) in enumerate(zip(weights, outputs, outs, strict=True)):
-            extra = 0 if scales is None else scales.ctypes.data
-            argument.part[i] = ChunkPart(codes.ctypes.data, extra, out.ctypes.data, i + 7, count, 0)
+        for i, (tiles, count, out) in enumerate(zip(weights, outputs, outs, strict=True)):
+            argument.part[i] = ChunkPart(tiles.ctypes.data, out.ctypes.data, i + 7, count, 0)
         argument.tiles, argument.count = self.tiles.ctypes.data, self.count.ctypes.data
         argument.faults = self.faults.ctypes.data
         return argument
@@ -136,11 +100,11 @@ class Chunk:
 
 
 FORMATS = (BlockType.Q4_K, BlockType.Q5_K, BlockType.Q6_K)
+GROUP_BYTES = (144, 176, 208)
 
 
 class WideGemm(ctypes.Structure):
     _fields_ = (
-        ("map", ctypes.c_uint8 * 512),
         ("part", ChunkPart * 4),
         ("tiles", ctypes.c_void_p),
         ("count", ctypes.c_void_p),
@@ -153,7 +117,7 @@ class WideGemm(ctypes.Structure):
         ("stages", ctypes.c_int),
         ("stage_bytes", ctypes.c_int),
         ("gated", ctypes.c_int),
-        ("spare", ctypes.c_int * 7),  # to a multiple of 64, as the maps want it
+        ("spare", ctypes.c_int),
     )
 
 
@@ -162,13 +126,10 @@ def wide(chunk, kinds, weights, outputs, processors, gated=0):
     outs = [poisoned((chunk.room * 128, count), np.float32) for count in outputs]
     plain = chunk.gemm(weights, outputs, outs)
     argument = WideGemm(parts=len(outs), groups=chunk.groups, gated=gated, entry=99)
-    for i, (kind, (codes, _)) in enumerate(zip(kinds, weights, strict=True)):
+    for i, kind in enumerate(kinds):
         argument.part[i] = plain.part[i]
         argument.part[i].format = FORMATS.index(kind)
-        rows = codes.reshape(len(codes), -1)
-        box = tensor_map(rows, codes.shape[2], 64, 0)
-        argument.map[128 * i : 128 * (i + 1)] = (ctypes.c_uint8 * 128).from_buffer_copy(box)
-    largest = max(codes.shape[2] for codes, _ in weights)
+    largest = max(GROUP_BYTES[FORMATS.index(kind)] for kind in kinds)
     argument.stage_bytes = -(-(37376 + 128 * largest) // 1024) * 1024
     argument.stages = 4 if largest == 144 else 3
     argument.tiles, argument.count, argument.faults = plain.tiles, plain.count, plain.faults

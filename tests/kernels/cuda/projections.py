@@ -23,7 +23,12 @@ GROUP_BYTES = {
     BlockType.Q5_0: 176,
     BlockType.Q5_1: 192,
 }
-CHUNK = 32
+
+
+def tile_bytes(kind):
+    """Sixteen outputs of a unit, and what stands behind them."""
+    apart = 2 if kind is BlockType.Q6_K else 4 if kind in FLOATS else 0
+    return 16 * (GROUP_BYTES.get(kind, 256) + apart)
 
 
 def fields(**types):
@@ -37,7 +42,7 @@ class Faults(Structure):
 class Place(Structure):
     _fields_ = (
         ("from_", c_void_p),
-        *fields(to=c_void_p, plane=c_void_p, faults=Faults, first=c_int64),
+        *fields(to=c_void_p, faults=Faults, first=c_int64),
         *fields(outputs=c_int, rows=c_int, width=c_int),
     )
 
@@ -60,7 +65,7 @@ class Quantise(Structure):
 
 class Part(Structure):
     _fields_ = (
-        *fields(weights=c_void_p, plane=c_void_p, out=c_void_p, entry=c_uint64),
+        *fields(weights=c_void_p, out=c_void_p, entry=c_uint64),
         *fields(outputs=c_int, format=c_int),
     )
 
@@ -94,8 +99,7 @@ class Weight:
     width: int
     outputs: int
     raw: np.ndarray
-    codes: np.ndarray
-    plane: np.ndarray | None
+    codes: np.ndarray  # u8 [tiles of sixteen outputs][units][bytes of a tile]
     word: np.ndarray
 
     @property
@@ -107,6 +111,10 @@ class Weight:
         return GROUP_BYTES.get(self.kind, 256)
 
     @property
+    def tile(self):
+        return tile_bytes(self.kind)
+
+    @property
     def units(self):
         return -(-self.width // (128 if self.kind in FLOATS else 256))
 
@@ -116,23 +124,20 @@ def place(shim, kind, raw, width, pieces=2, padded=128, seed=0):
     outputs = len(raw)
     rows, grid = up(outputs, padded), kind in FLOATS
     units = -(-width // (128 if grid else 256))
-    codes = poisoned((rows, units * GROUP_BYTES.get(kind, 256)), np.uint8)
-    plane = None
-    if grid or kind is BlockType.Q6_K:
-        plane = poisoned((rows, units), np.float32 if grid else np.uint16)
+    codes = poisoned((rows // 16, units, tile_bytes(kind)), np.uint8)
     word = device(np.full(1, 2**64 - 1, np.uint64))
     bounds = [outputs * i // pieces for i in range(pieces)] + [outputs]
     for first, last in pairwise(bounds):
         staging = device(raw[first:last])
         count = (rows if last == outputs else last) - first
         argument = Place(
-            address(staging), address(codes), address(plane), Faults(address(word), 7),
+            address(staging), address(codes), Faults(address(word), 7),
             first, last - first, count, width,
         )  # fmt: skip
         work = count * units if grid else count * units * GROUP_BYTES[kind] // 4
         blocks = -(-work // (8 if grid else 256))
         shim.launch(f"place_{kind.name.lower()}", blocks, 256, argument, seed=seed)
-    return Weight(kind, width, outputs, raw, codes, plane, word)
+    return Weight(kind, width, outputs, raw, codes, word)
 
 
 def source_of(x, kind=PLAIN, **more):
@@ -166,8 +171,10 @@ def quantised(shim, family, source, count, rows, seed=0, word=None):
     argument = Quantise(source, address(codes), address(scales), address(n), address(word))
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
     made = source.kind != PLAIN
-    name, shared = (f"norm_{name}", 4 * width) if made else (name, 0)
-    shim.launch(name, rows, 512, argument, shared=shared, seed=seed)
+    if made:
+        shim.launch(f"norm_{name}", rows, 448, argument, shared=4 * width, seed=seed)
+    else:
+        shim.launch(name, (rows, 2), 256, argument, seed=seed)
     return codes, scales, word
 
 
@@ -181,8 +188,8 @@ class Plan:
     rows: int = 1
     count: int = 1
     seed: int = 0
-    slice: int = 0  # batch: units of the rows at a time, and tiles
-    tiles: int = 4
+    slice: int = 0  # batch: units of the rows at a time
+    tiles: int = 4  # of a pass
 
 
 def most_outputs(weights, grid):
@@ -190,15 +197,19 @@ def most_outputs(weights, grid):
     return -(-share // (min(w.pitch for w in weights) // 16)) + 4
 
 
+def most_segments(weights, grid):
+    return up(most_outputs(weights, grid), 16) // 16 + 2 * len(weights)
+
+
 def shared_bytes(weights, plan):
     """The formula of matvec.cuh."""
     family, units, rows = weights[0].family, weights[0].units, plan.rows
     blocks = units * (8 if family == "32" else 1)
     row_bytes = 256 if family == "grid" else 272
-    ring = plan.warps * plan.stages * CHUNK * max(w.pitch for w in weights)
-    window = {"256": 4 * 32, "32": 4 * 36 * 8, "grid": 8 * 32}[family] * plan.warps
-    terms = 2 * rows * window + rows * 4 * most_outputs(weights, plan.grid)
-    return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + terms
+    ring = plan.warps * plan.stages * 2 * max(w.tile for w in weights)
+    terms = {"256": units | 1, "32": 8 * units + 4, "grid": 2 * (units | 1)}[family]
+    held = 16 * most_segments(weights, plan.grid) + rows * plan.tiles * 64 * terms
+    return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + held
 
 
 SPAN = {"256": 2, "32": 1, "grid": 2}
@@ -210,8 +221,7 @@ def padded(family, size):
 
 
 def batch_stage(weights):
-    family = weights[0].family
-    return 16 * max(padded(family, SPAN[family] * w.pitch) for w in weights)
+    return SPAN[weights[0].family] * max(w.tile for w in weights)
 
 
 def batch_bytes(weights, plan, gated):
@@ -222,6 +232,7 @@ def batch_bytes(weights, plan, gated):
     rows = 16 * padded(family, size * (256 if family == "grid" else 272))
     shared = plan.warps * plan.stages * batch_stage(weights)
     shared += (2 if size < units else 1) * rows + 64 * blocks + 1028 * plan.tiles
+    shared += 16 * most_segments(weights, plan.grid)
     return shared + (64 * most_outputs(weights, plan.grid) if gated else 0)
 
 
@@ -235,12 +246,12 @@ def project(shim, weights, source, plan, batch=False, **more):
         codes, scales, _ = quantised(shim, family, source, plan.count, plan.rows, plan.seed, word)
         source = source_of(None, READY, codes=codes, scales=scales, width=width)
     a = Matvec(source=source, faults=address(word), count=address(n), stages=plan.stages, **more)
-    a.stage_bytes = batch_stage(weights) if batch else CHUNK * max(w.pitch for w in weights)
+    a.stage_bytes = batch_stage(weights) if batch else 2 * max(w.tile for w in weights)
     a.slice, a.pass_ = plan.slice, plan.tiles
     for i in range(4):
         a.parts[i] = Part(format=weights[0].kind.id)
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
-        values = (address(w.codes), address(w.plane), address(out), 20 + i, w.outputs, w.kind.id)
+        values = (address(w.codes), address(out), 20 + i, w.outputs, w.kind.id)
         a.parts[i] = Part(*values)
     gated = a.epilogue in (OUT_SILU, OUT_GELU)
     if gated:
@@ -252,6 +263,6 @@ def project(shim, weights, source, plan, batch=False, **more):
         name, block = f"batch_{family}", 32 * (plan.warps + 1)
     else:
         shared = shared_bytes(weights, plan)
-        name, block = f"matvec_{family}_{plan.rows}", 32 * (plan.warps + plan.rows)
+        name, block = f"matvec_{family}_{plan.rows}", 32 * plan.warps
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
     return outs, int(word[0])

@@ -19,12 +19,11 @@ def texts(shims):
 
 
 def embed(shim, kind, raw, width, play, block=256, seed=0):
-    weight, plane = (raw, None) if kind in FLOATS else placed(kind, raw)
+    weight = raw if kind in FLOATS else placed(kind, raw)
     groups = -(-width // 256)
     out = play.target(width)
     argument = structure(
         weight=np.ascontiguousarray(weight),
-        plane=plane,
         out=out,
         step=play.step(),
         faults=play.faults(),

@@ -10,7 +10,8 @@ from muser.graph import oracle
 from muser.graph.ops import Activation
 
 from ..bench import FLOATS, TYPES, differing, float_rows, random_blocks, random_rows, same_bits
-from .chunk import Chunk, WideGemm, placed, wide
+from .chunk import Chunk, WideGemm, wide
+from .layouts import placed as tiles_of
 from .shim import device
 
 ARCHITECTURES = ("sm_80", "sm_90")
@@ -24,6 +25,10 @@ SIZES = {
 @pytest.fixture(params=ARCHITECTURES)
 def texts(request, shims):
     return shims(request.param, "tiles.cuh", "tile_rows.cuh", "gemm.cuh")
+
+
+def placed(kind, raw):
+    return device(tiles_of(kind, raw))
 
 
 def rows_with_the_largest(rng, n, width):
@@ -48,7 +53,7 @@ def cases():
 def test_equals_the_oracle(texts, rng, kind, width, outputs, n):
     raw, x = random_blocks(rng, kind, outputs, width), rows_with_the_largest(rng, n, width)
     chunk = Chunk(texts, kind, x, room=n + 128)
-    (out,) = chunk.project(kind, [placed(kind, raw, width)], [outputs])
+    (out,) = chunk.project(kind, [placed(kind, raw)], [outputs])
     assert_same(oracle.project(x, kind, raw), out[:n])
     assert np.all(out[n:].view(np.uint32) == 0xFFFFFFFF)
     assert chunk.fault() is None
@@ -73,7 +78,7 @@ def test_warpgroups_equal_the_oracle(hopper, rng, kind, width, outputs, n, proce
     raw, x = random_blocks(rng, kind, outputs, width), rows_with_the_largest(rng, max(n, 9), width)
     x = x[:n]
     chunk = Chunk(hopper, kind, x, room=n + 128)
-    (out,) = wide(chunk, [kind], [placed(kind, raw, width)], [outputs], processors)
+    (out,) = wide(chunk, [kind], [placed(kind, raw)], [outputs], processors)
     assert_same(oracle.project(x, kind, raw), out[:n])
     assert np.all(out[n:].view(np.uint32) == 0xFFFFFFFF)
     assert chunk.fault() is None
@@ -87,7 +92,7 @@ def test_warpgroups_do_formats_together(hopper, rng, seed):
     pairs = list(zip(kinds, outputs, strict=True))
     raws = [random_blocks(rng, kind, count, width) for kind, count in pairs]
     chunk = Chunk(hopper, BlockType.Q4_K, x, seed=seed)
-    weights = [placed(kind, raw, width) for kind, raw in zip(kinds, raws, strict=True)]
+    weights = [placed(kind, raw) for kind, raw in zip(kinds, raws, strict=True)]
     outs = wide(chunk, kinds, weights, outputs, processors=5)
     for kind, raw, out in zip(kinds, raws, outs, strict=True):
         assert_same(oracle.project(x, kind, raw), out[: len(x)])
@@ -101,7 +106,7 @@ def test_warpgroups_gate(hopper, rng, kind, activation):
     x = random_rows(rng, n, width)
     raws = [random_blocks(rng, kind, outputs, width) for _ in range(2)]
     chunk = Chunk(hopper, kind, x)
-    weights = [placed(kind, raw, width) for raw in raws]
+    weights = [placed(kind, raw) for raw in raws]
     gated = {Activation.SILU: 1, Activation.GELU: 2}[activation]
     out, untouched = wide(chunk, [kind] * 2, weights, [outputs] * 2, 3, gated)
     gate, up = (oracle.project(x, kind, raw) for raw in raws)
@@ -116,7 +121,7 @@ def test_parts_read_the_same_rows(texts, rng, kind, seed):
     x = random_rows(rng, n, width)
     raws = [random_blocks(rng, kind, count, width) for count in outputs]
     chunk = Chunk(texts, kind, x, seed=seed)
-    outs = chunk.project(kind, [placed(kind, raw, width) for raw in raws], outputs)
+    outs = chunk.project(kind, [placed(kind, raw) for raw in raws], outputs)
     for raw, out in zip(raws, outs, strict=True):
         assert_same(oracle.project(x, kind, raw), out[:n])
 
@@ -137,7 +142,7 @@ def test_the_first_lost_row_is_reported(texts, kind):
     x[[21, 35]] = 2.0**120
     raw = overflowing(kind, width, 3)
     chunk = Chunk(texts, kind, x)
-    parts = [placed(kind, raw[::2], width), placed(kind, raw, width)]
+    parts = [placed(kind, raw[::2]), placed(kind, raw)]
     chunk.project(kind, parts, [2, 3])
     assert chunk.fault() == (8, 21)
 
@@ -151,7 +156,7 @@ def test_warpgroups_report_the_lost_row(hopper, part, gated):
     raws = [raw[[0, 2, 0]], raw[[0, 2, 0]]]
     raws[part] = raw
     chunk = Chunk(hopper, kind, x)
-    wide(chunk, [kind] * 2, [placed(kind, one, width) for one in raws], [3, 3], 2, gated)
+    wide(chunk, [kind] * 2, [placed(kind, one) for one in raws], [3, 3], 2, gated)
     assert chunk.fault() == (7 + part, 21)
 
 
@@ -162,7 +167,7 @@ def test_a_lost_product_is_reported(hopper):
     x[11] = 2.0**60
     raw = overflowing(kind, width, 3)
     chunk = Chunk(hopper, kind, x)
-    wide(chunk, [kind] * 2, [placed(kind, raw, width)] * 2, [3, 3], 2, 1)
+    wide(chunk, [kind] * 2, [placed(kind, raw)] * 2, [3, 3], 2, 1)
     assert chunk.fault() == (99, 11)
 
 
@@ -172,7 +177,6 @@ class Pieces(ctypes.Structure):
         ("out", ctypes.c_void_p),
         ("most", ctypes.c_int),
         ("rows", ctypes.c_int),
-        ("spare", ctypes.c_int * 12),
     )
 
 

@@ -1,11 +1,10 @@
 """Rules of projections of many rows: quantised tiles, then matrix units."""
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from muser.devices.cuda.card import Address
-from muser.devices.cuda.layouts import GROUP_BYTES, PAD
+from muser.devices.cuda.layouts import GROUP_BYTES
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.projecting import Member, by_form, members_of, types_of
 from muser.devices.cuda.structs import ChunkGemm, ChunkPart, TileRows, WideGemm
@@ -103,7 +102,7 @@ def _gemm(low: Lowering, kind: str, members: Sequence[Member], tiles: Address) -
 WIDE_FORMATS: Mapping[BlockType, int] = MappingProxyType(
     {BlockType.Q4_K: 0, BlockType.Q5_K: 1, BlockType.Q6_K: 2}
 )
-WIDE_ROWS, WIDE_TAIL, CARRY = 64, 1024, 64 * 256 * 4  # of a box; bytes of shared memory; of a block
+WIDE_TAIL, CARRY = 1024, 64 * 256 * 4  # bytes of shared memory; of a block
 
 
 def _wide(low: Lowering, members: Sequence[Member], tiles: Address, gate: GatedAct | None) -> None:
@@ -115,7 +114,6 @@ def _wide(low: Lowering, members: Sequence[Member], tiles: Address, gate: GatedA
     args.flags = low.shared.room("flags", 4 * grid)
     for i, member in enumerate(members):
         args.part[i] = _chunk_part(low, member, WIDE_FORMATS[member.placed.layout.type])
-        args.map[i] = _map_of(low, member)
     if gate is not None:
         args.gated = 1 if gate.activation is Activation.SILU else 2
         args.part[0].out, args.entry = low.row(gate.target), low.entry_of(gate.node)
@@ -135,12 +133,4 @@ def _wide(low: Lowering, members: Sequence[Member], tiles: Address, gate: GatedA
 def _chunk_part(low: Lowering, member: Member, number: int = 0) -> ChunkPart:
     placed = member.placed
     entry = low.entry_of(member.node)
-    return ChunkPart(placed.codes, placed.plane, member.out, entry, placed.layout.outputs, number)
-
-
-def _map_of(low: Lowering, member: Member) -> ctypes.Array[ctypes.c_uint64]:
-    layout = member.placed.layout
-    group = GROUP_BYTES[layout.type]
-    shape = round_up(layout.outputs, PAD), layout.groups * group
-    words = low.shared.card.tensor_map(member.placed.codes, shape, (WIDE_ROWS, group))
-    return (ctypes.c_uint64 * 16).from_buffer_copy(words)
+    return ChunkPart(placed.codes, member.out, entry, placed.layout.outputs, number)

@@ -24,32 +24,39 @@ GROUP_BYTES: Mapping[BlockType, int] = MappingProxyType(
     }
 )
 
+GRID_BYTES = 2 * GRID_BLOCK  # of 128 codes of a float weight
+APART: Mapping[BlockType, int] = MappingProxyType({BlockType.Q6_K: 2, **dict.fromkeys(FLOATS, 4)})
+"""Bytes of an output that stand behind its tile: d of Q6_K, the step of floats."""
+TILE_OUTPUTS = 16
+
+
+def unit_bytes(kind: BlockType) -> int:
+    """Of one output: a group of 256 elements, of floats 128, without what stands apart."""
+    return GRID_BYTES if kind in FLOATS else GROUP_BYTES[kind]
+
+
+def tile_bytes(kind: BlockType) -> int:
+    """Of one unit of sixteen outputs."""
+    return TILE_OUTPUTS * (unit_bytes(kind) + APART.get(kind, 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One weight's place: bytes of its codes, and of the plane beside them (0: none)."""
+    """One weight's place: tiles `[padded outputs / 16][groups]`, `bytes` in all."""
 
     type: BlockType
     width: int
     outputs: int
-    codes: int
-    plane: int
 
     @classmethod
     def of(cls, kind: BlockType, width: int, outputs: int) -> "Layout":
         """Raises `DeviceError` for a type that the device does not multiply by."""
-        padded = round_up(outputs, PAD)
-        if kind in FLOATS:
-            blocks = -(-width // GRID_BLOCK)
-            return cls(kind, width, outputs, 2 * padded * blocks * GRID_BLOCK, 4 * padded * blocks)
-        if kind not in GROUP_BYTES:
+        if kind not in GROUP_BYTES and kind not in FLOATS:
             raise DeviceError(
                 f"The CUDA device has no projection for {kind.name} weights.",
                 f"Supported: {', '.join(sorted(known.name for known in (*GROUP_BYTES, *FLOATS)))}.",
             )
-        groups = -(-width // GROUP)
-        plane = 2 * padded * groups if kind is BlockType.Q6_K else 0
-        return cls(kind, width, outputs, padded * groups * GROUP_BYTES[kind], plane)
+        return cls(kind, width, outputs)
 
     @property
     def groups(self) -> int:
@@ -63,4 +70,4 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        return self.codes + self.plane
+        return round_up(self.outputs, PAD) // TILE_OUTPUTS * self.groups * tile_bytes(self.type)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.devices.cuda.card import Address, Card, Shape
-from muser.devices.cuda.layouts import PAD, Layout
+from muser.devices.cuda.layouts import GROUP_BYTES, PAD, Layout
 from muser.devices.cuda.memory import Memory, padded
 from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.stepping import FAULT_BYTES, NO_FAULT, Faults
@@ -44,7 +44,6 @@ class Placed:
     name: str
     layout: Layout
     codes: Address
-    plane: Address
     raw: Address
 
 
@@ -66,7 +65,7 @@ def weight_bytes(graph: Graph, source: WeightSource) -> int:
     layouts = (_layout(source.tensor(name)) for name in matrices_of(graph))
     raw = sum(padded(source.tensor(name).raw.size) for name in _raw(graph, source))
     vectors = sum(padded(4 * source.tensor(name).shape[0]) for name in vectors_of(graph))
-    return sum(padded(one.codes) + padded(one.plane) for one in layouts) + raw + vectors
+    return sum(padded(one.bytes) for one in layouts) + raw + vectors
 
 
 def staging_bytes(graph: Graph, source: WeightSource) -> int:
@@ -124,10 +123,9 @@ def place_weights(
 
 def _take(memory: Memory, tensor: BoundTensor, has_raw: bool) -> Placed:
     layout = _layout(tensor)
-    codes = memory.take("weights", layout.codes)
-    plane = memory.take("weights", layout.plane) if layout.plane else 0
+    codes = memory.take("weights", layout.bytes)
     raw = memory.take("weights", tensor.raw.size) if has_raw else 0
-    return Placed(tensor.name, layout, codes, plane, raw)
+    return Placed(tensor.name, layout, codes, raw)
 
 
 def _vector(card: Card, memory: Memory, values: NDArray[np.float32]) -> Address:
@@ -185,7 +183,6 @@ class _Hand:
         args = Place(
             stage,
             placed.codes,
-            placed.plane,
             Faults(self._fault, 0),
             piece.start,
             len(piece),
@@ -208,8 +205,8 @@ def _shape(layout: Layout, rows: int) -> Shape:
     if layout.type in FLOATS:
         blocks = -(-rows * layout.groups // (THREADS // 32))
     else:
-        words = layout.groups * (layout.codes // (round_up(layout.outputs, PAD) * layout.groups))
-        blocks = -(-rows * words // 4 // THREADS)
+        words = layout.groups * GROUP_BYTES[layout.type] // 4
+        blocks = -(-rows * words // THREADS)
     return Shape((blocks, 1, 1), THREADS)
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from muser.devices.cuda.card import Address
-from muser.devices.cuda.layouts import GROUP_BYTES
+from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, tile_bytes, unit_bytes
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
@@ -19,11 +19,13 @@ from muser.graph.arithmetic import GRID_BLOCK
 from muser.kv import round_up
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
-GRID_BYTES = 2 * GRID_BLOCK
 MOST_FEW = 4  # rows that go through weights without matrix units
 MOST_BATCHED = 16
 CODES_BYTES = 272  # of 256 elements of a quantised row
-RESERVED = 8 * 1024  # of shared memory: the kernels' own variables
+RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
+BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
+BESIDE_THREADS, MADE_BY_A_THREAD = 448, 16  # of that kernel, where a row is not too wide for it
+QUANTISE_WARPS = 8  # of a block that quantises a row as it is, 256 elements a warp
 FORMS: Mapping[int, str] = MappingProxyType({256: "256", 32: "32", GRID_BLOCK: "grid"})
 QUANTISERS: Mapping[int, str] = MappingProxyType(
     {256: "quantise_256", 32: "quantise_32", GRID_BLOCK: "grid_rows"}
@@ -78,10 +80,6 @@ def by_form(members: Iterable[Member]) -> Mapping[int, list[Member]]:
     return groups
 
 
-def group_bytes(kind: BlockType) -> int:
-    return GRID_BYTES if kind in FLOATS else GROUP_BYTES[kind]
-
-
 def few_rows(low: Lowering, op: Project, before: Before, after: After) -> None:
     """One to four rows: one launch for each block size of the group."""
     groups = by_form(members_of(low, op))
@@ -112,12 +110,11 @@ def _matvec(
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
     filler = NUMBERS[members[0].placed.layout.type]
     for i in range(len(args.parts)):
-        args.parts[i] = Part(0, 0, 0, 0, 0, filler)
+        args.parts[i] = Part(format=filler)
     for i, member in enumerate(members):
         layout = member.placed.layout
         args.parts[i] = Part(
             member.placed.codes,
-            member.placed.plane,
             member.out,
             low.entry_of(member.node),
             layout.outputs,
@@ -127,11 +124,11 @@ def _matvec(
     if rows == MOST_BATCHED:
         shape = batch_shape(low, block, members, after.gate is not None)
         name = f"batch_{FORMS[block]}"
-        args.slice, args.pass_tiles = shape.slice, shape.tiles
+        args.slice = shape.slice
     else:
-        shape = matvec_shape(low, block, members, rows)
+        shape = matvec_shape(low, block, members, rows, after.gate is not None)
         name = f"matvec_{FORMS[block]}_{rows}"
-    args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
+    args.stages, args.stage_bytes, args.pass_tiles = shape.stages, shape.stage_bytes, shape.tiles
     low.launch(
         name,
         (shape.grid,),
@@ -177,9 +174,12 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     scales = low.shared.room(f"scales {block}", 4 * max(low.rows, MOST_BATCHED) * (span // share))
     low.entry_of(f"{op.source} in blocks of {block}")
     args = Quantise(source, codes, scales, low.count_at, low.step.back)
-    shared = 0 if source.kind == PLAIN else 4 * width
-    name = QUANTISERS[block] if source.kind == PLAIN else f"norm_{QUANTISERS[block]}"
-    low.launch(name, (low.rows,), 512, args, shared=shared)
+    if source.kind == PLAIN:
+        grid = low.rows, -(-width // (256 * QUANTISE_WARPS))
+        low.launch(QUANTISERS[block], grid, 32 * QUANTISE_WARPS, args)
+    else:
+        threads = BESIDE_THREADS if width <= MADE_BY_A_THREAD * BESIDE_THREADS else 512
+        low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), threads, args, shared=4 * width)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 
@@ -196,34 +196,53 @@ class Form:
     tiles: int = 0
 
 
-def matvec_shape(low: Lowering, block: int, members: Sequence[Member], rows: int) -> Form:
-    """The most bytes under way that fit into shared memory (`matvec.cuh` has the formula)."""
-    grid, most, pitches = _shares(low, members)
+def matvec_shape(
+    low: Lowering, block: int, members: Sequence[Member], rows: int, gated: bool
+) -> Form:
+    """The most bytes under way that leave room for all terms, or for as many as there is room
+    (`matvec.cuh` has the formula).
+    """
+    work = _shares(low, members)
     units = members[0].placed.layout.groups
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     blocks = 8 * units if block == 32 else units
-    fixed = rows * units * row + rows * 4 * round_up(blocks, 4)
-    room = low.shared.card.facts.shared - RESERVED
-    most_warps = (16 if rows == 1 else 12) - rows
-    for warps, stages in ((most_warps, 2), (most_warps, 1), (7, 1), (4, 1), (2, 1), (1, 1)):
-        window = {256: 4 * 32, 32: 4 * 36 * 8, GRID_BLOCK: 8 * 32}[block] * warps
-        ring = warps * stages * 32 * max(pitches)
-        shared = ring + fixed + 2 * rows * window + 4 * rows * most
-        if shared <= room:
-            break
-    else:
-        raise _too_wide(members)
-    return Form(grid, 32 * (warps + rows), stages, 32 * max(pitches), shared)
+    odd = units + 1 - units % 2
+    terms = {256: odd, 32: 8 * units + 4, GRID_BLOCK: 2 * odd}[block]
+    fixed = rows * units * row + rows * 4 * round_up(blocks, 4) + 16 * work.segments
+    room = low.shared.card.facts.shared - (BESIDE if rows == 1 else RESERVED) - fixed
+    each = rows * 4 * TILE_OUTPUTS * terms * (2 if gated else 1)
+    most = 16 if rows == 1 else 12
+    wanted = -(-work.segments // (2 if gated else 1))
+    for least in (min(wanted, 4), 1):
+        for warps, stages in ((most, 2), (12, 2), (most, 1), (8, 1), (4, 1), (2, 1), (1, 1)):
+            ring = warps * stages * 2 * work.tile
+            tiles = min(wanted, (room - ring) // each)
+            if tiles >= least:
+                shared = fixed + ring + tiles * each
+                tiles *= 2 if gated else 1
+                return Form(work.grid, 32 * warps, stages, 2 * work.tile, shared, tiles=tiles)
+    raise _too_wide(members)
 
 
-def _shares(low: Lowering, members: Sequence[Member]) -> tuple[int, int, list[int]]:
-    """Thread blocks, the most outputs of one of them, and each weight's bytes of a group."""
-    pitches = [group_bytes(member.placed.layout.type) for member in members]
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What a launch's thread blocks share out: `outputs` and `segments` are the most of one."""
+
+    grid: int
+    outputs: int
+    segments: int
+    tile: int
+
+
+def _shares(low: Lowering, members: Sequence[Member]) -> Shares:
+    sizes = [unit_bytes(member.placed.layout.type) // 16 for member in members]
     outputs = [member.placed.layout.outputs for member in members]
-    total = sum(count * pitch // 16 for count, pitch in zip(outputs, pitches, strict=True))
+    total = sum(count * size for count, size in zip(outputs, sizes, strict=True))
     grid = min(low.processors, max(1, min(sum(outputs), total)))
     share = -(-total // grid)
-    return grid, -(-share // (min(pitches) // 16)) + 4, pitches
+    most = -(-share // min(sizes)) + 4
+    segments = -(-most // TILE_OUTPUTS) + 2 * len(members)
+    return Shares(grid, most, segments, max(tile_bytes(m.placed.layout.type) for m in members))
 
 
 UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
@@ -233,16 +252,17 @@ WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants
 
 def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: bool) -> Form:
     """Stages, slices and passes that fit into shared memory (`batch.cuh` has the formula)."""
-    grid, most, pitches = _shares(low, members)
+    work = _shares(low, members)
     units = members[0].placed.layout.groups
     job, card = UNITS[block], low.shared.card.facts
     warps = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     whole = round_up(units, job)
-    stage = 16 * _pitch(block, job * max(pitches))
-    scales = 64 * (8 * units if block == 32 else units)
-    tiles = min(252, round_up(-(-most // 16) + len(members), 4))
-    room = card.shared - RESERVED - scales - (64 * most if gated else 0)
+    stage = job * work.tile
+    fixed = 64 * (8 * units if block == 32 else units) + 16 * work.segments
+    fixed += 64 * work.outputs if gated else 0
+    tiles = min(252, round_up(work.segments, 4))
+    room = card.shared - RESERVED - fixed
     choices = (
         (count, stages, cut, part)
         for count in (warps, 7, 4)
@@ -257,8 +277,7 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
             break
     else:
         raise _too_wide(members)
-    shared = need + scales + (64 * most if gated else 0)
-    return Form(grid, 32 * (warps + 1), stages, stage, shared, cut, part)
+    return Form(work.grid, 32 * (warps + 1), stages, stage, need + fixed, cut, part)
 
 
 def _too_wide(members: Sequence[Member]) -> DeviceError:
@@ -298,4 +317,5 @@ def look_ahead(launches: Sequence[Launch], budget: int = AHEAD_BYTES) -> None:
 def _bytes_of(args: Matvec, part: Part) -> int:
     kind = next(kind for kind, number in NUMBERS.items() if number == part.format)
     unit = GRID_BLOCK if kind in FLOATS else 256
-    return int(part.outputs) * -(-int(args.source.width) // unit) * group_bytes(kind)
+    tiles = -(-int(part.outputs) // TILE_OUTPUTS) * -(-int(args.source.width) // unit)
+    return tiles * tile_bytes(kind)

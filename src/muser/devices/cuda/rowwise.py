@@ -54,7 +54,6 @@ def embed(low: Lowering, op: Embed) -> bool:
     groups = -(-width // GROUP)
     args = Embedding(
         weight,
-        placed.plane,
         low.row(op.target),
         low.pointers(),
         low.faults(op.node),

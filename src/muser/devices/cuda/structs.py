@@ -80,7 +80,6 @@ class Place(ctypes.Structure):
     _fields_ = (
         ("source", Pointer),  # `from`
         ("to", Pointer),
-        ("plane", Pointer),
         ("faults", Faults),
         ("first", ctypes.c_int64),
         ("outputs", Int),
@@ -130,7 +129,6 @@ class Part(ctypes.Structure):
 
     _fields_ = (
         ("weights", Pointer),
-        ("plane", Pointer),
         ("out", Pointer),
         ("entry", ctypes.c_uint64),
         ("outputs", Int),
@@ -188,7 +186,6 @@ class ChunkPart(ctypes.Structure):
 
     _fields_ = (
         ("weights", Pointer),
-        ("scales", Pointer),
         ("out", Pointer),
         ("entry", ctypes.c_uint64),
         ("outputs", Int),
@@ -210,10 +207,9 @@ class ChunkGemm(ctypes.Structure):
 
 
 class WideGemm(ctypes.Structure):
-    """`WideGemm` of `gemm90.cuh`; its tensor maps lie at multiples of 64 bytes."""
+    """`WideGemm` of `gemm90.cuh`."""
 
     _fields_ = (
-        ("map", (ctypes.c_uint64 * 16) * PARTS),
         ("part", ChunkPart * PARTS),
         ("tiles", Pointer),
         ("count", Pointer),
@@ -226,7 +222,7 @@ class WideGemm(ctypes.Structure):
         ("stages", Int),
         ("stage_bytes", Int),
         ("gated", Int),
-        ("spare", Int * 7),
+        ("spare", Int),
     )
 
 
@@ -302,7 +298,6 @@ class Embedding(ctypes.Structure):
 
     _fields_ = (
         ("weight", Pointer),
-        ("plane", Pointer),
         ("out", Pointer),
         ("step", StepPointers),
         ("faults", Faults),

@@ -10,10 +10,11 @@
 //       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time (a
 //       multiple of 4, at most 252; slices·passes and jobs of a tile times passes stay below 65,536);
 //       N blocks a row, M as in matvec.cuh:
-//         W·stages·stage_bytes                stage_bytes = 16·pitch(C·group_bytes), the largest of the parts
+//         W·stages·stage_bytes                stage_bytes = C tiles, the largest of the parts
 //       + (S < units ? 2 : 1)·16·pitch(S·272, grid: S·256)
 //       + 64·N                                the rows' scales
 //       + 1028·P                              chains that are under way
+//       + 16 for each segment, as many as in matvec.cuh
 //       + 64·M with a gate
 //       pitch(n): grid: n rounded up to 64, plus 64 if that is an even number of them; else the same with 32
 //     reads weights before the kernel before has ended; then source.codes, source.scales, *count
@@ -26,7 +27,7 @@
 // within a block of 32 is free too: a lane takes eight neighbouring codes of a weight and of a row.
 #pragma once
 
-constexpr int TILE_OUTPUTS = 16, SET = 4;
+constexpr int SET = 4;
 
 struct B256 : K256 {
     static constexpr int SPAN = 2, STEP = 32;
@@ -43,10 +44,14 @@ INLINE int padded(int bytes) {  // an odd number of STEPs: eight rows then meet 
     return ((bytes + Form::STEP - 1) / Form::STEP | 1) * Form::STEP;
 }
 
-struct Spot16 {     // this lane's place in a 16×8 accumulator
-    int row, pair;  // outputs `row` and row + 8; rows 2·pair and 2·pair + 1 of each eight
+struct Spot16 {          // this lane's place in a 16×8 accumulator
+    int row, pair, column;  // outputs `row` and row + 8; rows 2·pair and 2·pair + 1 of each eight; row `column` to multiply
 };
-INLINE Spot16 spot16() { return {(int)threadIdx.x % 32 / 4, (int)threadIdx.x % 4}; }
+// Four neighbouring outputs of a tile would meet in the banks of shared memory; every second one does not.
+INLINE Spot16 spot16() {
+    int lane = threadIdx.x % 32, place = lane / 4;
+    return {place % 4 * 2 + place / 4, lane % 4, place};
+}
 
 // What a lane multiplies: the weights of outputs `row` and row + 8, the codes of rows `row` and row + 8
 // of the input.
@@ -222,6 +227,7 @@ struct Batch {  // what a thread block knows of its work
     u8 *ring, *rows;
     float *scales, *chains, *totals;
     u32* turn;  // jobs of each slot that are done
+    Segment* segments;
     int units, pitch, slice, slices, tiles, pass,
         passes;                           // `pass` tiles at a time, all their slices one after another
     int spans, last_spans, jobs, rounds;  // jobs of a tile in a slice, in the last slice; all jobs
@@ -229,7 +235,7 @@ struct Batch {  // what a thread block knows of its work
 template <typename Form>
 INLINE Batch batch_of(const Matvec& a, const Shares& s, u8* shared, int warps) {
     Batch b;
-    b.units = (a.source.width + Form::UNIT - 1) / Form::UNIT, b.tiles = s.ranges[PARTS].chunk;
+    b.units = (a.source.width + Form::UNIT - 1) / Form::UNIT, b.tiles = s.ranges[PARTS].segment;
     b.slice = min(a.slice, b.units), b.slices = (b.units + b.slice - 1) / b.slice;
     b.pass = a.pass, b.passes = (b.tiles + b.pass - 1) / b.pass;
     b.spans = (b.slice + Form::SPAN - 1) / Form::SPAN;
@@ -240,17 +246,18 @@ INLINE Batch batch_of(const Matvec& a, const Shares& s, u8* shared, int warps) {
     b.ring = shared, b.rows = shared + warps * a.stages * a.stage_bytes;
     b.scales = (float*)(b.rows + (b.slices > 1 ? 2 : 1) * 16 * b.pitch);
     b.chains = b.scales + 16 * b.units * Form::BLOCKS;
-    b.turn = (u32*)(b.chains + 256 * b.pass), b.totals = (float*)(b.turn + b.pass);
+    b.turn = (u32*)(b.chains + 256 * b.pass), b.segments = (Segment*)(b.turn + b.pass);
+    b.totals = (float*)(b.segments + b.tiles);
     return b;
 }
 
 struct Job {
-    int unit, count, slot;     // first unit and how many (0: no job); the chain's place
-    int part, first, outputs;  // at most 16 outputs of a part
-    int round, index;          // which fetch of the rows; how many jobs of its slot come before
+    int unit, count, slot;  // first unit and how many (0: no job); the chain's place
+    int segment;
+    int round, index;  // which fetch of the rows; how many jobs of its slot come before
 };
 template <typename Form>
-INLINE uint4 packed_job(const Shares& s, const Batch& b, int j) {
+INLINE uint4 packed_job(const Batch& b, int j) {
     if (j >= b.jobs) return make_uint4(0, 0, 0, 0);
     int total = (b.slices - 1) * b.spans + b.last_spans, pass = min(j / (b.pass * total), b.passes - 1);
     int rest = j - pass * b.pass * total, tiles = min(b.pass, b.tiles - pass * b.pass);
@@ -263,75 +270,47 @@ INLINE uint4 packed_job(const Shares& s, const Batch& b, int j) {
         index = pass * total + slice * b.spans + span;
     int unit = slice * b.slice + span * Form::SPAN,
         count = min(Form::SPAN, min((slice + 1) * b.slice, b.units) - unit);
-    int part = part_of_chunk(s, tile), from = (tile - s.ranges[part].chunk) * TILE_OUTPUTS;
-    int outputs = min(TILE_OUTPUTS, s.ranges[part].count - from),
-        round = b.slices == 1 ? 0 : pass * b.slices + slice;
-    return make_uint4((u32)unit | (u32)slot << 16 | (u32)count << 24 | (u32)(outputs - 1) << 26,
-                      (u32)round | (u32)index << 16, (u32)(s.ranges[part].first + from) | (u32)part << 30, 0);
+    int round = b.slices == 1 ? 0 : pass * b.slices + slice;
+    return make_uint4((u32)unit | (u32)slot << 16 | (u32)count << 24, (u32)round | (u32)index << 16, (u32)tile, 0);
 }
 // The next jobs of each warp, worked out sixteen at a time.
 constexpr int KNOWN = 32;
-__shared__ __align__(16) uint4 known_jobs[MOST_WARPS * KNOWN];
+__shared__ __align__(16) uint4 known_jobs[(MOST_WARPS - 1) * KNOWN];
 __shared__ Batch work;  // for them alone: what the products do not need stays out of registers
 
 template <typename Form>
-INLINE void know_jobs(const Shares& s, int from) {  // jobs from … from + 15 of this warp
+INLINE void know_jobs(int from) {  // jobs from … from + 15 of this warp
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, i = from + threadIdx.x % 16;
     if (threadIdx.x % 32 < 16)
-        known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(s, work, warp + i * warps);
+        known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(work, warp + i * warps);
     __syncwarp();
 }
 INLINE Job job_at(int i) {
     uint4 p = known_jobs[threadIdx.x / 32 * KNOWN + i % KNOWN];
     Job r;
     r.unit = (int)(p.x & 0xffff), r.slot = (int)(p.x >> 16 & 255), r.count = (int)(p.x >> 24 & 3);
-    r.outputs = (int)(p.x >> 26 & 15) + 1, r.round = (int)(p.y & 0xffff), r.index = (int)(p.y >> 16);
-    r.first = (int)(p.z & 0x3fffffff), r.part = (int)(p.z >> 30);
+    r.round = (int)(p.y & 0xffff), r.index = (int)(p.y >> 16), r.segment = (int)p.z;
     return r;
 }
 
 // A job's weights into a stage; a group of copies even where there is no job, so that they can be counted.
-template <typename Form>
-INLINE void request_tile(const Matvec& a, const Batch& b, const Job& job, u8* to) {
-    if (job.count) {
-        const Part& part = a.parts[job.part];
-        int bytes = group_bytes(part.format), pieces = job.count * bytes / 16,
-            pitch = padded<Form>(Form::SPAN * bytes);
-        i64 stride = (i64)b.units * bytes;
-        const u8* from = part.weights + job.first * stride + (i64)job.unit * bytes;
-        int row = 0, piece = threadIdx.x % 32;
-        while (piece >= pieces) piece -= pieces, row++;
-        while (row < job.outputs) {
-            copy16(to + row * pitch + 16 * piece, from + row * stride + 16 * piece);
-            piece += 32;
-            while (piece >= pieces) piece -= pieces, row++;
-        }
-    }
+INLINE void request_tile(const Batch& b, const Job& job, u8* to, u64* full) {
+    if (job.count) request(b.segments[job.segment], job.unit, job.count, to, full);
+#ifndef HAS_BULK
     copy_commit();
-}
-INLINE void await_tile(int stages) {
-    if (stages == 1) copy_wait<0>();
-    else if (stages == 2) copy_wait<1>();
-    else if (stages == 3) copy_wait<2>();
-    else copy_wait<3>();
-    __syncwarp();
+#endif
 }
 
-struct Planes {
-    u32 v[2][2];  // of unit i and output row + 8h; steps or d
-};
-template <typename Form>
-INLINE Planes planes_of(const Matvec& a, const Batch& b, const Job& job) {
-    Planes p = {};
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        i64 at = (i64)(job.first + min(spot16().row + 8 * h, job.outputs - 1)) * b.units + job.unit;
-#pragma unroll
-        for (int i = 0; i < Form::SPAN; i++)
-            if (i < job.count) p.v[i][h] = plane_at(Form(), a.parts[job.part], at + i);
-    }
-    return p;
+// What stands behind a tile for outputs row + 8h: d of Q6_K, the steps of a grid.
+INLINE u32 apart_at(B256, const Segment& g, const u8* behind, int row) {
+    return g.format() == Q6_K ? ((const u16*)behind)[row] : 0;
 }
+INLINE u32 apart_at(B32, const Segment&, const u8*, int) { return 0; }
+INLINE u32 apart_at(BGrid, const Segment&, const u8* behind, int row) { return ((const u32*)behind)[row]; }
+
+struct Planes {
+    u32 v[2][2];  // of unit i and output row + 8h
+};
 
 // --- chains ---
 INLINE void advance(B256, const Batch& b, int unit, const u32 (&)[2], const float* t, float (&total)[8]) {
@@ -355,27 +334,22 @@ INLINE void advance(BGrid, const Batch& b, int unit, const u32 (&steps)[2], cons
         total[k] = fma1(t[k], mul1(__uint_as_float(steps[k >> 1 & 1]), s[(k >> 2) * 8 + (k & 1)]), total[k]);
 }
 
-INLINE float finished(const Matvec& a, const Part& part, float total, int r) {
-    float v = stored(total, {a.faults, part.entry}, r);
-    if (a.epilogue != OUT_LOGITS) return v;
-    if (a.scale != 0.0f) v = stored(mul1(v, a.scale), {a.faults, a.scale_entry}, r);
-    if (a.cap != 0.0f) v = stored(mul1(a.cap, tanh1(mul1(v, a.inverse_cap))), {a.faults, a.cap_entry}, r);
-    return v;
-}
 INLINE void end_tile(const Matvec& a, const Shares& s, const Batch& b, const Job& job,
                      const float (&total)[8], int n, bool gated) {
     Spot16 spot = spot16();
-    const Part& part = a.parts[job.part];
+    const Segment& g = b.segments[job.segment];
+    const Part& part = a.parts[g.part()];
+    int flat = s.ranges[g.part()].flat - s.ranges[g.part()].first;
 #pragma unroll 1
     for (int h = 0; h < 2; h++) {
-        int o = job.first + spot.row + 8 * h;
-        if (spot.row + 8 * h >= job.outputs) continue;
+        int row = spot.row + 8 * h, o = g.output + row;
+        if ((u32)(row - g.first()) >= (u32)g.count()) continue;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             int r = (k >> 1) * 8 + 2 * spot.pair + (k & 1);
             float v = h ? total[(k >> 1) * 4 + 2 + (k & 1)] : total[(k >> 1) * 4 + (k & 1)];
             if (r >= n) continue;
-            if (gated) b.totals[(s.ranges[job.part].flat + o - s.ranges[job.part].first) * 16 + r] = v;
+            if (gated) b.totals[(flat + o) * 16 + r] = v;
             else part.out[(i64)r * part.outputs + o] = finished(a, part, v, r);
         }
     }
@@ -447,46 +421,49 @@ INLINE void next_round(int& round) {
 template <typename Form>
 INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, u8* ring, int n, bool gated) {
     Spot16 spot = spot16();
-    int round = 0, stage = 0;
-    Planes next = planes_of<Form>(a, b, job_at(0));
+    int warp = threadIdx.x / 32, round = 0, stage = 0;
+    u64* full = ring_full + warp * MOST_STAGES;
+    u32 phase = 0;
     barrier_wait(rows_full, 0);
     for (int i = 0;; i++) {
         Job job = job_at(i);
         if (job.count == 0) break;
-        Planes planes = next;
-        if (i % 16 == 0) know_jobs<Form>(s, i + 16);
-        next = planes_of<Form>(a, b, job_at(i + 1));
+        if (i % 16 == 0) know_jobs<Form>(i + 16);
         while (round < job.round) next_round(round);
-        int format = a.parts[job.part].format, bytes = group_bytes(format),
-            pitch = padded<Form>(Form::SPAN * bytes);
+        Segment g = b.segments[job.segment];
         int slice = b.slices == 1 ? 0 : job.unit / b.slice * b.slice;
         const u8* rows = b.rows + (round & 1) * 16 * b.pitch + (job.unit - slice) * Form::ROW_BYTES;
         u8* here = ring + stage * a.stage_bytes;
         float t[Form::SPAN * Form::BLOCKS * 8];
-        await_tile(a.stages);
+        Planes planes = {};
+        await(full + stage, phase, a.stages);
 #pragma unroll
         for (int k = 0; k < Form::SPAN; k++) {
             if (k >= job.count) break;
             __syncwarp();  // one group after the other: side by side they do not fit the registers
-            const u8* q = rows + k * Form::ROW_BYTES;
-            Operands o = {here + spot.row * pitch + k * bytes,
-                          q + spot.row * b.pitch,
-                          8 * pitch,
+            const u8 *q = rows + k * Form::ROW_BYTES, *tile = here + k * g.bytes();
+            for (int h = 0; h < 2; h++)
+                planes.v[k][h] = apart_at(Form(), g, tile + TILE_OUTPUTS * g.unit_bytes(), spot.row + 8 * h);
+            Operands o = {tile + spot.row * g.unit_bytes(),
+                          q + spot.column * b.pitch,
+                          8 * g.unit_bytes(),
                           8 * b.pitch,
                           q + 2 * spot.pair * b.pitch + GROUP,
                           b.pitch,
                           {planes.v[k][0], planes.v[k][1]}};
-            tile_terms(Form(), format, o, spot.pair, t + 8 * Form::BLOCKS * k);
+            tile_terms(Form(), g.format(), o, spot.pair, t + 8 * Form::BLOCKS * k);
         }
         __syncwarp();
-        request_tile<Form>(a, b, job_at(i + a.stages), here);
+        request_tile(b, job_at(i + a.stages), here, full + stage);
         if (job_at(i + a.stages).count == 0 && (i == 0 || job_at(i + a.stages - 1).count))
             look_ahead(a, threadIdx.x / 32, blockDim.x / 32 - 1);
         hand_on<Form>(a, s, b, job_at(i), t, planes, n, gated);
-        if (++stage == a.stages) stage = 0;
+        if (++stage == a.stages) stage = 0, phase ^= 1;
     }
     while (round < b.rounds - 1) next_round(round);
+#ifndef HAS_BULK
     copy_wait<0>();
+#endif
 }
 
 INLINE void write_gated(const Matvec& a, const Shares& s, const float* totals, int n) {
@@ -506,18 +483,25 @@ INLINE void batch(const Matvec& a) {
     __shared__ Shares shares;
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
-    make_shares(a, shares, 1, TILE_OUTPUTS);
+    make_shares(a, shares);
     if (threadIdx.x < 2)
         barrier_init(rows_full + threadIdx.x, 32), barrier_init(rows_empty + threadIdx.x, warps);
+    if (threadIdx.x % 32 == 0)
+        for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
+#ifdef HAS_BULK
+    barrier_fence();
+#endif
     __syncthreads();
     Batch b = batch_of<Form>(a, shares, shared, warps);
+    make_segments(a, shares, b.units, b.segments);
     if (threadIdx.x == 0) work = b;
     __syncthreads();
     for (int i = threadIdx.x; i < b.pass; i += blockDim.x) b.turn[i] = 0;
     u8* ring = b.ring + warp * a.stages * a.stage_bytes;
     if (warp < warps) {
-        know_jobs<Form>(shares, 0);
-        for (int i = 0; i < a.stages; i++) request_tile<Form>(a, b, job_at(i), ring + i * a.stage_bytes);
+        know_jobs<Form>(0);
+        for (int i = 0; i < a.stages; i++)
+            request_tile(b, job_at(i), ring + i * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
     }
     previous_kernel_done();
     int n = min(*a.count, 16), blocks = b.units * Form::BLOCKS;

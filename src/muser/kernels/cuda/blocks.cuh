@@ -1,20 +1,23 @@
 // Weights as they lie on a device, and t_b of docs/arithmetic.md 4 for one group of 256 elements.
-// Inside library.cu, after muser.cuh. Output o of a weight is `groups` = ceil(K/256) groups in a row:
+// Inside library.cu, after muser.cuh. A weight is [outputs padded to 128 / 16][units] tiles: a tile is
+// one unit of sixteen neighbouring outputs, so what one warp, one matrix fragment and one copy take is
+// one span of bytes, and the next unit of the same outputs lies behind it. A unit is a group of 256
+// elements (the last one of a row filled up with zeros); of floats 128 elements. In a tile:
 //
-//   Q4_K 144 bytes   0 d f16   2 dmin f16   4 scales[12]   16 nibbles[128]                 as in the file
-//   Q5_K 176         0 d       2 dmin       4 scales[12]   16 fifth bits[32]  48 nibbles[128]
-//   Q6_K 208         0 scales i8[16]   16 low nibbles[128]   144 high pairs[64]   d: a plane f16 [outputs][groups]
-//   Q8_0 272         0 d f16[8]   16 codes i8[8][32]
-//   Q4_0 144         0 d f16[8]   16 nibbles[8][16]
-//   Q4_1 160         0 d f16[8]   16 m f16[8]   32 nibbles[8][16]
-//   Q5_0 176         0 d f16[8]   16 fifth bits u32[8]   48 nibbles[8][16]
-//   Q5_1 192         0 d f16[8]   16 m f16[8]   32 fifth bits u32[8]   64 nibbles[8][16]
-//   floats           codes i16 [outputs][round_up(K,128)], steps f32 [outputs][ceil(K/128)]: section 4's grid
+//   Q4_K [16][144]   0 d f16   2 dmin f16   4 scales[12]   16 nibbles[128]                 as in the file
+//   Q5_K [16][176]   0 d       2 dmin       4 scales[12]   16 fifth bits[32]  48 nibbles[128]
+//   Q6_K [16][208]   0 scales i8[16]   16 low nibbles[128]   144 high pairs[64];  then d f16 [16]
+//   Q8_0 [16][272]   0 d f16[8]   16 codes i8[8][32]
+//   Q4_0 [16][144]   0 d f16[8]   16 nibbles[8][16]
+//   Q4_1 [16][160]   0 d f16[8]   16 m f16[8]   32 nibbles[8][16]
+//   Q5_0 [16][176]   0 d f16[8]   16 fifth bits u32[8]   48 nibbles[8][16]
+//   Q5_1 [16][192]   0 d f16[8]   16 m f16[8]   32 fifth bits u32[8]   64 nibbles[8][16]
+//   floats [16][256] codes i16[128] of section 4's grid;  then steps f32 [16]
 //
 // A quantised row has 272 bytes a group: 256 codes i8, then eight sums of 32 codes, i16. A row on the
 // grid has 256 bytes for 128 codes n = 128·high + low, |low| ≤ 64: per eight of them 8 low digits i8,
-// then 8 high digits. Pitches that are odd multiples of 16 let 32 lanes read 32 groups, 16 bytes at a
-// time, without meeting in a bank.
+// then 8 high digits. Pitches that are odd multiples of 16 let eight lanes read eight outputs' groups, 16 bytes
+// at a time, without meeting in a bank.
 #pragma once
 
 constexpr int F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8;  // numbers of GGUF
@@ -34,6 +37,23 @@ INLINE int group_bytes(int format) {
         case Q8_0: return 272;
         default: return GRID_UNIT;
     }
+}
+
+constexpr int TILE_OUTPUTS = 16;
+// Behind the sixteen outputs of a tile: bytes of an output's d or step.
+INLINE int apart_bytes(int format) {
+    switch (format) {
+        case Q6_K: return 2;
+        case F32:
+        case F16:
+        case BF16: return 4;
+        default: return 0;
+    }
+}
+INLINE int tile_bytes(int format) { return TILE_OUTPUTS * (group_bytes(format) + apart_bytes(format)); }
+// Where the tile of output o and unit b begins, of `units` a row; the output's own bytes are o % 16 · group_bytes on.
+INLINE i64 tile_at(int format, int units, int o, int b) {
+    return ((i64)(o / TILE_OUTPUTS) * units + b) * tile_bytes(format);
 }
 
 INLINE int dot4(u32 a, u32 b, int c) { return __dp4a((int)a, (int)b, c); }

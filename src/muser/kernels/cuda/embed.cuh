@@ -1,7 +1,7 @@
 // Embedding: the file's own values of a token's row, from the layout in which projections read it.
 //
 //   embed_<quantised type>  grid (ceil(groups / 8), rows), block 256, all buckets: a warp a group of 256 elements,
-//       a lane eight of them. weight: u8 [outputs][groups][bytes of a group]; width a multiple of 32.
+//       a lane eight of them. weight: the tiles of blocks.cuh; width a multiple of 32.
 //   embed_f16, embed_bf16, embed_f32  grid (ceil(width / (4·block)), rows), block 32 to 256, all buckets.
 //       weight: the file's rows [outputs][width] as they are, any width.
 // out: f32 [rows][width]. No dynamic shared memory. After rows.cuh.
@@ -9,7 +9,6 @@
 
 struct Embed {
     const u8* weight;
-    const u16* plane;  // d of Q6_K, f16 [outputs][groups]
     float* out;
     Step step;
     Faults faults;
@@ -26,7 +25,7 @@ INLINE float product(float d, int code) { return mul1(d, __int2float_rn(code)); 
 // 8·(lane % 4) … + 7 of block lane / 4; nibbles: element i is the low half of byte i, i + 16 the high half.
 template <int CENTRE, bool OFFSET, bool FIFTH>
 struct Nibbles {
-    static constexpr int HIGH = OFFSET ? 32 : 16, CODES = HIGH + (FIFTH ? 32 : 0), BYTES = CODES + 128;
+    static constexpr int HIGH = OFFSET ? 32 : 16, CODES = HIGH + (FIFTH ? 32 : 0), BYTES = CODES + 128, APART = 0;
     INLINE void values(const u8* p, float, int lane, float (&v)[8]) {
         int block = lane / 4, first = 8 * (lane % 4);
         u64 w = bytes8(p + CODES + block * 16 + first % 16) >> (first / 16 * 4);
@@ -40,7 +39,7 @@ struct Nibbles {
     }
 };
 struct Q8_0 {
-    static constexpr int BYTES = 272;
+    static constexpr int BYTES = 272, APART = 0;
     INLINE void values(const u8* p, float, int lane, float (&v)[8]) {
         u64 w = bytes8(p + 16 + lane * 8);
         float d = half_at(p, lane / 4);
@@ -52,7 +51,7 @@ struct Q8_0 {
 // K-quants as in the file: d, dmin, 12 bytes of scales and mins, [32 of fifth bits,] 128 of nibbles.
 template <bool FIFTH>
 struct K45 {
-    static constexpr int CODES = FIFTH ? 48 : 16, BYTES = CODES + 128;
+    static constexpr int CODES = FIFTH ? 48 : 16, BYTES = CODES + 128, APART = 0;
     INLINE void values(const u8* p, float, int lane, float (&v)[8]) {
         int j = lane / 4, l = 8 * (lane % 4);  // of 32 elements each
         const u8* s = p + 4;
@@ -69,7 +68,7 @@ struct K45 {
 };
 // Q6_K on the card: 16 scales, 128 low nibbles, 64 upper pairs; d apart.
 struct Q6_K {
-    static constexpr int BYTES = 208;
+    static constexpr int BYTES = 208, APART = 2;
     INLINE void values(const u8* p, float d, int lane, float (&v)[8]) {
         int half = lane / 16, j = lane / 4 % 4, l = 8 * (lane % 4);  // element 128·half + 32·j + l
         u64 low = bytes8(p + 16 + 64 * half + 32 * (j & 1) + l) >> (j / 2 * 4);
@@ -91,8 +90,10 @@ INLINE void blocks(const Embed& a) {
     float v[8];
     next_kernel_may_start();
     if (inside) {
-        size_t at = (size_t)a.step.tokens[row] * a.groups + group;
-        TYPE().values(a.weight + at * TYPE::BYTES, a.plane ? half_to_float(a.plane[at]) : 0.0f, lane, v);
+        int token = a.step.tokens[row], at = token % 16;
+        const u8* tile = a.weight + ((size_t)(token / 16) * a.groups + group) * (16 * (TYPE::BYTES + TYPE::APART));
+        float d = TYPE::APART ? half_at(tile + 16 * TYPE::BYTES, at) : 0.0f;
+        TYPE().values(tile + at * TYPE::BYTES, d, lane, v);
     }
     previous_kernel_done();
     if (!inside) return;

@@ -18,7 +18,7 @@ struct ChunkGemm {
     u64* faults;
     int parts, groups;  // groups of 256 elements; grid: of 128
 };
-static_assert(sizeof(ChunkGemm) == 192, "as devices write it");
+static_assert(sizeof(ChunkGemm) == 160, "as devices write it");
 
 constexpr int SIDE = 64;  // rows of a block: one side of a tile
 constexpr int SIDE_CODES = TILE_CODES / 2;
@@ -64,10 +64,11 @@ INLINE void copy_planes(u8* to, const u8* from, int side, int planes, int bytes)
     if (plane < planes) copy16(to + threadIdx.x * 16, from + (2 * plane + side) * (bytes / 2) + at);
 }
 // One group of a weight for every two threads: its first 16 bytes, then those from `skip` bytes further on,
-// `bytes` in all; `next` apart in memory, `pitch` apart here.
-INLINE void copy_weights(u8* to, const u8* from, int bytes, size_t next, int pitch, int skip = 0) {
+// `bytes` of `own` in all; `pitch` apart here. Sixteen outputs lie together, the next sixteen `band` bytes on.
+INLINE void copy_weights(u8* to, const u8* from, int bytes, int own, size_t band, int pitch, int skip = 0) {
     int output = threadIdx.x / 2, odd = threadIdx.x & 1;
-    to += output * pitch + odd * 16, from += output * next + odd * 16;
+    to += output * pitch + odd * 16;
+    from += output / WEIGHT_OUTPUTS * band + output % WEIGHT_OUTPUTS * own + odd * 16;
 #pragma unroll
     for (int at = 0; at < bytes; at += 32)
         if (at + 32 <= bytes || odd == 0) copy16(to + at, from + at + (at + odd > 0 ? skip : 0));
@@ -78,14 +79,19 @@ struct Block {
     int output, row;    // the first ones
     const u8* tile;     // of the first group
     int side;
-    const u8* weights;  // of the first output and group
+    const u8* weights;  // of the first outputs' first tile
 };
+// What stands behind the sixteen outputs of a tile: `first` is one of the lower eight of them.
+template <int UNIT, int BYTES>
+INLINE const u8* beside(const Block& block, int groups, int b, int first) {
+    return block.weights + ((size_t)(first / WEIGHT_OUTPUTS) * groups + b) * UNIT + WEIGHT_OUTPUTS * BYTES;
+}
 
 // --- K-quants: floats once per group ---
 template <typename P>
 struct GemmK {
     static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = P::MINS ? 1 : 2, PARTS = 1;
-    static constexpr int TILE_SIZE = TILE_K, BYTES = P::BYTES;
+    static constexpr int TILE_SIZE = TILE_K, BYTES = P::BYTES, UNIT = WEIGHT_OUTPUTS * (BYTES + (P::MINS ? 0 : 2));
     static constexpr int SUMS = SIDE_CODES, SCALES = SUMS + 2048, WEIGHTS = SCALES + 256;
     static constexpr int STAGE = WEIGHTS + OUTPUTS * BYTES;
 
@@ -95,7 +101,7 @@ struct GemmK {
         copy_planes(stage + SCALES, tile + TILE_SCALES, side, 1, 512);
     }
     static MEMBER void copy_codes(u8* stage, const u8* weights, int groups, int) {
-        copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, BYTES);
+        copy_weights(stage + WEIGHTS, weights, BYTES, BYTES, (size_t)groups * UNIT, BYTES);
     }
 
     // A half of a block. Q4_K and Q5_K: the codes themselves, times their scale after every step.
@@ -171,8 +177,7 @@ struct GemmK {
                 d[i] = half_to_float(both), dmin[i] = half_to_float(both >> 16);
                 mins[i] = mins[i + 2] = min_halves(rows[i], w.t);
             } else {
-                int output = block.output + first + 8 * i;
-                d[i] = half_to_float(((const u16*)block.part->scales)[(size_t)output * groups + b]);
+                d[i] = half_to_float(((const u16*)beside<UNIT, BYTES>(block, groups, b, first))[(first + 8 * i) % 16]);
             }
         }
         products(sum, rows, shared_address(stage), w, lane);
@@ -236,7 +241,7 @@ typedef BlocksNibbles<192, 208, 32, 64, 0, true> BlocksQ51;
 template <typename P>
 struct Gemm32 {
     static constexpr int OUTPUTS = 128, THREADS = 256, BLOCKS = 2, PARTS = P::PARTS, STEPS = 8 / PARTS;
-    static constexpr int TILE_SIZE = TILE_32, BYTES = P::BYTES;
+    static constexpr int TILE_SIZE = TILE_32, BYTES = P::BYTES, UNIT = WEIGHT_OUTPUTS * BYTES;
     static constexpr int SCALES = SIDE_CODES / PARTS, SUMS = SCALES + STEPS * 256;
     static constexpr int WEIGHTS = SUMS + (PARTS == 1 ? 2048 : 0), STAGE = WEIGHTS + OUTPUTS * P::PITCH;
     static_assert(PARTS == 1 || !P::OFFSET, "sums have room in whole groups");
@@ -248,8 +253,9 @@ struct Gemm32 {
         if (P::OFFSET) copy_planes(stage + SUMS, tile + TILE_32_SUMS, side, 8, 512);
     }
     static MEMBER void copy_codes(u8* stage, const u8* weights, int groups, int part) {
-        if (PARTS == 1) copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, P::PITCH);
-        else copy_weights(stage + WEIGHTS, weights, P::PITCH, (size_t)groups * BYTES, P::PITCH, part * 128);
+        size_t band = (size_t)groups * UNIT;
+        if (PARTS == 1) copy_weights(stage + WEIGHTS, weights, BYTES, BYTES, band, P::PITCH);
+        else copy_weights(stage + WEIGHTS, weights, P::PITCH, BYTES, band, P::PITCH, part * 128);
     }
 
     static MEMBER void block(Totals& total, const u8* stage, const Rows& rows, int k, int part, const Warp& w,
@@ -294,7 +300,7 @@ struct Gemm32 {
 // way wraps, which does no harm.
 struct GemmGrid {
     static constexpr int OUTPUTS = 64, THREADS = 128, BLOCKS = 2, PARTS = 1;
-    static constexpr int TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288;
+    static constexpr int TILE_SIZE = TILE_GRID, BYTES = 256, PITCH = 288, UNIT = WEIGHT_OUTPUTS * (BYTES + 4);
     static constexpr int STEPS = SIDE_CODES, WEIGHTS = STEPS + 256, STAGE = WEIGHTS + OUTPUTS * PITCH;
 
     static MEMBER void copy_rows(u8* stage, const u8* tile, int side, int) {
@@ -302,7 +308,7 @@ struct GemmGrid {
         copy_planes(stage + STEPS, tile + TILE_CODES, side, 1, 512);
     }
     static MEMBER void copy_codes(u8* stage, const u8* weights, int groups, int) {
-        copy_weights(stage + WEIGHTS, weights, BYTES, (size_t)groups * BYTES, PITCH);
+        copy_weights(stage + WEIGHTS, weights, BYTES, BYTES, (size_t)groups * UNIT, PITCH);
     }
 
     // High or low bytes of 128 codes of this lane's two outputs, times the digits of the rows.
@@ -341,7 +347,7 @@ struct GemmGrid {
         const u8* weights = stage + WEIGHTS + first * PITCH;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            step[i] = ((const float*)block.part->scales)[(size_t)(block.output + first + 8 * i) * groups + b];
+            step[i] = ((const float*)beside<UNIT, BYTES>(block, groups, b, first))[(first + 8 * i) % 16];
         fragments<false>(parts, weights, w.t);
         products<false>(c, parts, codes, w, lane), shift(c, 7);
         products<false>(c, parts, codes + SIDE * 128, w, lane), shift(c, 1);
@@ -370,7 +376,7 @@ INLINE bool this_block(const ChunkGemm& a, Block& block) {
     if (p == a.parts || block.row >= *a.count) return false;
     block.part = &a.part[p];
     block.tile = a.tiles + (size_t)tile * a.groups * F::TILE_SIZE;
-    block.weights = block.part->weights + (size_t)block.output * a.groups * F::BYTES;
+    block.weights = block.part->weights + (size_t)(block.output / WEIGHT_OUTPUTS) * a.groups * F::UNIT;
     return true;
 }
 
@@ -419,7 +425,7 @@ INLINE void gemm_chunk(const ChunkGemm& a, u8* shared) {
         if (b < a.groups) {
             u8* stage = shared + next % 2 * F::STAGE;
             F::copy_rows(stage, block.tile + (size_t)b * F::TILE_SIZE, block.side, part);
-            F::copy_codes(stage, block.weights + (size_t)b * F::BYTES, a.groups, part);
+            F::copy_codes(stage, block.weights + (size_t)b * F::UNIT, a.groups, part);
         }
         copy_commit();
         copy_wait<1>();

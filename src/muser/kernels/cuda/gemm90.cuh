@@ -8,8 +8,6 @@
 //     block 384, shared stages · stage_bytes + 1,024; read quantise_tiles_k's tiles; rows beyond *count stay.
 //     stage_bytes = round_up(37,376 + 128 · B, 1,024), B = 144, 176, 208 (the largest of the parts):
 //       56,320  60,416  64,512; stages: 4 for 56,320, else 3 (232,448 bytes at most)
-//     map[i]: weights of part i as u8 [outputs padded to 128][groups · B], boxes of 64 rows × B bytes, no
-//       exchange; a box x starts at byte group · B
 //     carry: f32 [grid][64][256]; flags: u32 [grid], zeros before the first launch, zeros again after each;
 //       launches that may run at once need their own
 //
@@ -25,7 +23,6 @@ constexpr int WIDE_FEEDERS = 24, WIDE_WORKERS = 240, WIDE_THREADS = 256;
 constexpr int WIDE_MOST_STAGES = 4;
 
 struct WideGemm {
-    Map map[4];
     ChunkPart part[4];
     const u8* tiles;
     const int* count;
@@ -35,7 +32,7 @@ struct WideGemm {
     u64 entry;  // of faults of a gated product
     int parts, groups, stages, stage_bytes, gated;
 };
-static_assert(sizeof(WideGemm) == 768, "as devices write it");
+static_assert(sizeof(WideGemm) == 200, "as devices write it");
 
 // A stretch of groups of one tile.
 struct Piece {
@@ -92,6 +89,11 @@ INLINE WideTile wide_tile(const WideGemm& a, int tile, int row_tiles) {
     return {p, y * WIDE_OUTPUTS<GATED>, tile % row_tiles * TILE_ROWS};
 }
 INLINE int wide_bytes(int format) { return 144 + 32 * format; }
+// The tile of weights of an output and a group; Q6_K's has sixteen d behind it.
+INLINE const u8* wide_tile_of(const WideGemm& a, int part, int output, int b) {
+    int format = a.part[part].format, bytes = 16 * (wide_bytes(format) + (format == 2 ? 2 : 0));
+    return a.part[part].weights + ((size_t)(output / 16) * a.groups + b) * bytes;
+}
 
 struct WideStage {  // which one, and the parity of its barriers
     int at, phase;
@@ -129,9 +131,11 @@ INLINE void wide_feed_weights(const WideGemm& a, u8* shared, WideShared& mem) {
             u8* weights = shared + s.at * a.stage_bytes + TILE_K;
             barrier_wait(&mem.free[s.at], s.phase ^ 1);
             barrier_expect(&mem.full[s.at], 128 * bytes);
-            bulk_box(weights, &a.map[tile.part], b * bytes, tile.output, &mem.full[s.at]);
-            bulk_box(weights + 64 * bytes, &a.map[second], b * bytes, tile.output + (GATED ? 0 : 64),
-                     &mem.full[s.at]);
+#pragma unroll 1
+            for (int i = 0; i < 8; i++) {
+                int part = i < 4 ? tile.part : second, output = tile.output + 16 * (GATED ? i % 4 : i);
+                bulk_copy(weights + 16 * i * bytes, wide_tile_of(a, part, output, b), 16 * bytes, &mem.full[s.at]);
+            }
         }
     }
 }
@@ -176,12 +180,13 @@ INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32
     }
 }
 
-// Where d of Q6_K stands: parts, and the first group of this lane's two rows.
+// Q6_K's d of this lane's two rows: parts and outputs.
 struct WideApart {
-    int part[2], at[2];
+    int part[2], output[2];
 };
 INLINE u32 wide_half(const WideGemm& a, const WideApart& apart, int i, int b) {
-    return ((const u16*)a.part[apart.part[i]].scales)[apart.at[i] + b];
+    int output = apart.output[i];
+    return ((const u16*)(wide_tile_of(a, apart.part[i], output, b) + 16 * PlanesQ6K::BYTES))[output % 16];
 }
 
 template <typename P>
@@ -228,8 +233,7 @@ template <typename P, bool GATED>
 INLINE void wide_multiply(const WideGemm& a, float (&total)[64], const WideTile& tile, const Piece& piece,
                           u8* shared, WideShared& mem, const WideWarp& w, WideStage& s) {
     int second = tile.output + w.row[1] - (GATED ? 64 : 0);
-    WideApart apart = {{tile.part, GATED ? 1 : tile.part},
-                       {(tile.output + w.row[0]) * a.groups, second * a.groups}};
+    WideApart apart = {{tile.part, GATED ? 1 : tile.part}, {tile.output + w.row[0], second}};
     for (int b = piece.from; b < piece.to; b++, s.next(a.stages)) {
         barrier_wait(&mem.full[s.at], s.phase);
         wide_step<P>(a, total, shared + s.at * a.stage_bytes, apart, b, w);

@@ -4,12 +4,13 @@
 #include "source.cuh"
 #include "matvec.cuh"
 
-#define MATVEC(name, Form, rows) \
-    KERNEL BOUNDS(rows == 4 ? 384 : 512, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows>(a); }
-MATVEC(matvec_256_1, K256, 1)
-MATVEC(matvec_256_4, K256, 4)
-MATVEC(matvec_32_1, K32, 1)
-MATVEC(matvec_32_4, K32, 4)
-MATVEC(matvec_grid_1, Grid, 1)
-MATVEC(matvec_grid_4, Grid, 4)
+// `most` threads bound the registers; that of K-quants and one row leaves some to a kernel that quantises a row.
+#define MATVEC(name, Form, rows, most) \
+    KERNEL BOUNDS(most, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows>(a); }
+MATVEC(matvec_256_1, K256, 1, 896)
+MATVEC(matvec_256_4, K256, 4, 384)
+MATVEC(matvec_32_1, K32, 1, 512)
+MATVEC(matvec_32_4, K32, 4, 384)
+MATVEC(matvec_grid_1, Grid, 1, 512)
+MATVEC(matvec_grid_4, Grid, 4, 384)
 #undef MATVEC

@@ -21,6 +21,7 @@ typedef long long i64;
 #define SIZE(name, value) extern "C" __device__ int name = (int)(value)  // what the host asks a library for
 #include "machine.cuh"
 #endif
+#define MEMBER __device__ __forceinline__  // a function of a struct
 
 constexpr int TILE = 128;         // positions of attention
 constexpr int GROUP = 256;        // elements of a row that one lane takes at a time

@@ -10,8 +10,7 @@
 
 struct Place {
     const u8* from;  // staging, at an address that 16 divides
-    u8* to;          // the weight's codes, output 0
-    void* plane;     // Q6_K: d f16 [outputs][groups]; floats: steps f32 [outputs][ceil(K/128)]
+    u8* to;          // the weight's first tile
     Faults faults;
     i64 first;
     int outputs, rows, width;
@@ -34,9 +33,20 @@ INLINE Spot spot_of(const Place& a, int words) {
     s.inside = s.row < a.rows, s.present = s.row < a.outputs;
     return s;
 }
-INLINE u32* target_of(const Place& a, const Spot& s, int words) {
-    i64 groups = (a.width + GROUP - 1) / GROUP;
-    return (u32*)a.to + ((a.first + s.row) * groups + s.group) * words + s.word;
+template <int FORMAT>
+INLINE u8* target_tile(const Place& a, int row, int units, int unit) {
+    return a.to + tile_at(FORMAT, units, (int)a.first + row, unit);
+}
+template <int FORMAT>
+INLINE u32* target_of(const Place& a, const Spot& s) {
+    u8* tile = target_tile<FORMAT>(a, s.row, (a.width + GROUP - 1) / GROUP, s.group);
+    return (u32*)(tile + (a.first + s.row) % TILE_OUTPUTS * group_bytes(FORMAT)) + s.word;
+}
+// Of an output, behind the tile's.
+template <int FORMAT>
+INLINE void* target_apart(const Place& a, int row, int units, int unit) {
+    int at = (int)((a.first + row) % TILE_OUTPUTS);
+    return target_tile<FORMAT>(a, row, units, unit) + TILE_OUTPUTS * group_bytes(FORMAT) + at * apart_bytes(FORMAT);
 }
 INLINE u32 checked_halves(const Place& a, const Spot& s, u32 w) {
     if (lost_half(w) || lost_half(w >> 16)) report(a.faults, (int)(a.first + s.row));
@@ -52,7 +62,7 @@ INLINE void place_k(const Place& a) {
     if (s.present)
         w = ((const u32*)a.from)[((i64)s.row * (a.width / GROUP) + s.group) * (BYTES / 4) + s.word];
     if (s.word == 0) checked_halves(a, s, w);
-    *target_of(a, s, BYTES / 4) = w;
+    *target_of<FORMAT>(a, s) = w;
 }
 KERNEL place_q4_k(Place a) { place_k<Q4_K>(a); }
 KERNEL place_q5_k(Place a) { place_k<Q5_K>(a); }
@@ -63,9 +73,9 @@ KERNEL place_q6_k(Place a) {  // 210 bytes: 0 low[128], 128 high[64], 192 scales
     int groups = a.width / GROUP;
     const u8* block = a.from + ((i64)s.row * groups + s.group) * 210;
     int at = s.word < 4 ? 192 + 4 * s.word : 4 * s.word - 16;
-    *target_of(a, s, 52) = s.present ? word_at(block + at) : 0;
+    *target_of<Q6_K>(a, s) = s.present ? word_at(block + at) : 0;
     if (s.word == 0)
-        ((u16*)a.plane)[(a.first + s.row) * groups + s.group] =
+        *(u16*)target_apart<Q6_K>(a, s.row, groups, s.group) =
             (u16)checked_halves(a, s, s.present ? pair_at(block + 208) : 0);
 }
 
@@ -95,7 +105,7 @@ INLINE void place_32(const Place& a) {
         w -= 4 * Form::HEAD, j += w / (CODES / 4);
         if (j < blocks) value = word_at(row + (i64)j * BYTES + BLOCK + 4 * (w % (CODES / 4)));
     }
-    *target_of(a, s, WORDS) = value;
+    *target_of<FORMAT>(a, s) = value;
 }
 KERNEL place_q8_0(Place a) { place_32<Q8_0>(a); }
 KERNEL place_q4_0(Place a) { place_32<Q4_0>(a); }
@@ -127,10 +137,9 @@ INLINE void place_grid(const Place& a) {
     }
     int e = grid_step(warp_max(top), 11, -60), n[4];
     for (int k = 0; k < 4; k++) n[k] = grid_code(v[k], e, 11);
-    i64 spot = (a.first + row) * blocks + b;
-    ((uint2*)a.to)[spot * (GRID_BLOCK / 4) + lane] =
-        make_uint2((u32)(n[0] & 0xffff) | (u32)n[1] << 16, (u32)(n[2] & 0xffff) | (u32)n[3] << 16);
-    if (lane == 0) ((float*)a.plane)[spot] = pow2(e);
+    uint2* to = (uint2*)(target_tile<FORMAT>(a, row, blocks, b) + (a.first + row) % TILE_OUTPUTS * GRID_UNIT);
+    to[lane] = make_uint2((u32)(n[0] & 0xffff) | (u32)n[1] << 16, (u32)(n[2] & 0xffff) | (u32)n[3] << 16);
+    if (lane == 0) *(float*)target_apart<FORMAT>(a, row, blocks, b) = pow2(e);
 }
 KERNEL place_f32(Place a) { place_grid<F32>(a); }
 KERNEL place_f16(Place a) { place_grid<F16>(a); }

@@ -134,14 +134,12 @@ INLINE void each_element(int width, F f) {
 }
 INLINE float weight_at(const float* weight, int i) { return weight ? weight[i] : 1.0f; }
 
-// The norms' weights of this thread, read before the kernel before has ended.
-struct Weights {
-    Fours branch, norm;
-};
-INLINE void hold_weights(Weights& w, const Source& s) {
-    if (!in_fours(s.width)) return;
-    if (s.kind == RESIDUAL && s.branch_norm) load_fours(w.branch, s.branch_weight, s.width);
-    if (s.kind == RESIDUAL || s.kind == NORM) load_fours(w.norm, s.weight, s.width);
+// The norms' weights are asked for before the kernel before has ended. In registers they would keep this kernel from
+// beginning beside a projection.
+INLINE void ask_for_weights(const Source& s) {
+    if (threadIdx.x || !in_fours(s.width)) return;
+    if (s.kind == RESIDUAL && s.branch_norm && s.branch_weight) prefetch(s.branch_weight, 4 * s.width);
+    if (s.kind != PLAIN && s.weight) prefetch(s.weight, 4 * s.width);
 }
 
 // Σ x² by 256 lanes; the threads of all warps get it. `lanes` holds 256 floats that no thread reads any more.
@@ -193,16 +191,17 @@ INLINE float4 summed(const float4& a, const float4& b, bool& bad) {
 }
 
 INLINE void made_in_fours(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
-                          const Weights& w, Marks& bad) {
-    Fours own, beside;
+                          Marks& bad) {
+    Fours own, beside, weights;
     load_fours(own, x, s.width);
     if (s.kind == RESIDUAL) load_fours(beside, other, s.width);
     if (s.kind == RESIDUAL) {
         if (s.branch_norm) {
             each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
             __syncthreads();
+            load_fours(weights, s.branch_weight, s.width);
             float factor = root_factor(made, s, s.branch_eps, lanes, bad.branch);
-            each_four(s.width, [&](int k, int) { own.v[k] = scaled(own.v[k], factor, w.branch.v[k], bad.branch); });
+            each_four(s.width, [&](int k, int) { own.v[k] = scaled(own.v[k], factor, weights.v[k], bad.branch); });
         }
         each_four(s.width, [&](int k, int i) {
             own.v[k] = summed(own.v[k], beside.v[k], bad.sum);
@@ -211,8 +210,9 @@ INLINE void made_in_fours(const Source& s, const float* x, const float* other, f
     }
     each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
     __syncthreads();
+    load_fours(weights, s.weight, s.width);
     float factor = root_factor(made, s, s.eps, lanes + 256, bad.norm);
-    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = scaled(own.v[k], factor, w.norm.v[k], bad.norm); });
+    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = scaled(own.v[k], factor, weights.v[k], bad.norm); });
 }
 
 INLINE void made_one_by_one(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
@@ -236,12 +236,12 @@ INLINE void made_one_by_one(const Source& s, const float* x, const float* other,
 // Row r of a source in f32, made by the whole thread block in `made` (f32 [width], shared memory); ends with a barrier.
 // `first`: the thread block that also writes the sum. Of a row that is not one of the n nothing is told; row 0 may be
 // such a row, so that its loads need not wait for n.
-INLINE void make_row(const Source& s, int r, int n, bool first, u64* word, float* made, float* lanes, const Weights& w) {
+INLINE void make_row(const Source& s, int r, int n, bool first, u64* word, float* made, float* lanes) {
     i64 from = (i64)(s.take == nullptr ? r : r < n ? s.take[r] : 0) * s.width;
     const float *x = s.row + from, *other = s.other + from;
     float* sum = first && r < n ? s.sum + (i64)r * s.width : nullptr;
     Marks bad = {false, false, false};
-    if (in_fours(s.width)) made_in_fours(s, x, other, sum, made, lanes, w, bad);
+    if (in_fours(s.width)) made_in_fours(s, x, other, sum, made, lanes, bad);
     else made_one_by_one(s, x, other, sum, made, lanes, bad);
     __syncthreads();
     report_if(bad.branch && r < n, word, s.branch_entry, r);

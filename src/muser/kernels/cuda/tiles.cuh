@@ -16,13 +16,13 @@ constexpr int TILE_GRID = TILE_CODES + 512;
 
 // What the projections of gemm.cuh and gemm90.cuh share.
 struct ChunkPart {
-    const u8* weights;  // [outputs padded to 128][groups][bytes of a group]; grid: codes i16 [..][128·groups]
-    const u8* scales;   // Q6_K: d f16 [outputs][groups]; grid: steps f32 [outputs][groups]
+    const u8* weights;  // the tiles of blocks.cuh
     float* out;         // [rows][outputs]
     u64 entry;          // of faults
     int outputs, format;  // gemm90.cuh: 0 Q4_K, 1 Q5_K, 2 Q6_K
 };
-static_assert(sizeof(ChunkPart) == 40, "as devices write it");
+static_assert(sizeof(ChunkPart) == 32, "as devices write it");
+constexpr int WEIGHT_OUTPUTS = 16;  // of a tile of weights
 
 // x·0 added to a zero: no number any more once an x was lost.
 INLINE float probe_of(float x, float probe) { return fma1(x, 0.0f, probe); }
