@@ -10,49 +10,27 @@ import argparse
 import hashlib
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 
 import numpy as np
 
-from muser.devices import Limits, Step, open_device
+from muser.bench.identity import first_card
+from muser.bench.launches import ROOF_PLAYS, roof_bytes, timed_step
+from muser.bench.pace import batch_times, decode_times, prefill_times
+from muser.bench.steps import roof_of
+from muser.cli.bench_kernels import block
+from muser.devices import Limits, open_device
+from muser.devices.feeding import logits_of, side_by_side, stretch
 from muser.formats import GgufFile
 from muser.models import build
-from muser.models.synth import synthesise
+from muser.models.synth import TINY, make_tiny
 from muser.weights import Weights
 
 LENGTH = 300
-SMALL = {
-    "layers": 8, "width": 256, "ffn": 768, "heads": 16, "kv_heads": 2, "head_dim": 32,
-    "vocabulary": 320, "window": 8, "context": 1024,
-}  # fmt: skip
-MODELS = [
-    *(("llama", kind) for kind in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "f16", "bf16", "f32")),
-    ("muse-glimmer", "census"),
-    ("muse-glimmer", "f32"),
-    ("gemma3", "census"),
-    ("gemma3", "f32"),
-]
 CUTS = ([1], [2, 3, 1], [5, 16, 17], [64], [128], [100, 1, 1, 33], [7], [16])
-READ_ROOF = 4341e9  # bytes a second, read, of an H200
-
-
-def run(runner, ids, cuts, slot=0):
-    """Logits of every position, the sequence cut into steps of `cuts` rows, repeated."""
-    rows, start = [], 0
-    while start < len(ids):
-        for size in cuts:
-            part = ids[start : start + size]
-            if len(part):
-                positions = np.arange(start, start + len(part), dtype=np.int32)
-                slots = np.full(len(part), slot, np.int32)
-                every = np.arange(len(part), dtype=np.int32)
-                rows.append(runner.forward(Step(part, positions, slots, every)))
-            start += len(part)
-    return np.concatenate(rows)
+DECODED, BATCHED, PLAYS = 48, 24, 12  # steps that are timed, and plays of one in full
 
 
 def sha(rows):
@@ -60,12 +38,9 @@ def sha(rows):
 
 
 def tiny(folder) -> Iterator[tuple[str, Path]]:
-    for architecture, kind in MODELS:
+    for architecture, kind in TINY:
         path = Path(folder) / f"{architecture}-{kind}.gguf"
-        sizes = SMALL if kind == "census" else {}
-        if sizes and architecture == "gemma3":
-            sizes = {**SMALL, "layers": 7, "heads": 4, "kv_heads": 1, "head_dim": 256}
-        synthesise(path, architecture=architecture, weights=kind, seed=11, **sizes)
+        make_tiny(path, architecture, kind)
         yield path.stem, path
 
 
@@ -73,7 +48,8 @@ def loaded(name, path, limits):
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
     device = open_device(name)
-    return graph, device.load(graph, Weights(file, graph, looks=device.looks), limits)
+    weights = Weights(file, graph, looks=device.looks)
+    return weights, device.load(graph, weights, limits)
 
 
 def check_models(devices, models, repeats, length=LENGTH, chunk=128):
@@ -82,11 +58,13 @@ def check_models(devices, models, repeats, length=LENGTH, chunk=128):
     for name, path in models:
         expected = None
         for device in devices:
-            graph, runner = loaded(device, path, Limits(length, 1, chunk))
-            ids = np.random.default_rng(2).integers(0, graph.vocabulary, length, dtype=np.int32)
+            weights, runner = loaded(device, path, Limits(length, 1, chunk))
+            ids = np.random.default_rng(2).integers(
+                0, weights.graph.vocabulary, length, dtype=np.int32
+            )
             for cuts in CUTS if device != "cpu" else ([64],):
                 for _ in range(repeats if cuts == [16] and device != "cpu" else 1):
-                    got = run(runner, ids, cuts)
+                    got = logits_of(runner, ids, cuts)
                     expected = got if expected is None else expected
                     bad = int((got.view(np.uint32) != expected.view(np.uint32)).sum())
                     wrong += bad
@@ -101,17 +79,14 @@ def check_slots(device, models):
     """Sixteen sequences side by side, steps of 1 to 16 rows, against each alone."""
     wrong = 0
     for name, path in models:
-        graph, runner = loaded(device, path, Limits(64, 16, 64))
+        weights, runner = loaded(device, path, Limits(64, 16, 64))
         rng = np.random.default_rng(5)
-        texts = rng.integers(0, graph.vocabulary, (16, 24), dtype=np.int32)
+        texts = rng.integers(0, weights.graph.vocabulary, (16, 24), dtype=np.int32)
         bad = 0
-        alone = [run(runner, text, [24], slot) for slot, text in enumerate(texts)]
+        alone = [logits_of(runner, text, [24], slot) for slot, text in enumerate(texts)]
         for count in (1, 2, 4, 5, 8, 15, 16):
-            slots = np.arange(count, dtype=np.int32)
             for position in range(24):
-                at = np.full(count, position, np.int32)
-                step = Step(texts[:count, position].copy(), at, slots, slots)
-                got = runner.forward(step)
+                got = runner.forward(side_by_side(texts[:count, position], position))
                 want = np.stack([alone[slot][position] for slot in range(count)])
                 bad += int((got.view(np.uint32) != want.view(np.uint32)).sum())
         runner.close()
@@ -120,67 +95,45 @@ def check_slots(device, models):
     return wrong
 
 
-def time_census(path, depths, chunk, steps=48):
+def time_census(path, depths, chunk):
+    """Speeds by the clock, and where the time of four kinds of steps goes."""
     start = perf_counter()
     context = max(depths) + 256 + chunk
-    graph, runner = loaded("cuda", path, Limits(context, 16, chunk))
+    weights, runner = loaded("cuda", path, Limits(context, 16, chunk))
     print(f"load {perf_counter() - start:.2f} s; memory {dict(runner.memory)}", flush=True)
-    rng = np.random.default_rng(1)
-    text = rng.integers(0, graph.vocabulary, context, dtype=np.int32)
-    zero, at = np.zeros(1, np.int32), 0
-    for depth in depths:
-        while at < depth:
-            count = min(chunk, depth - at)
-            begin = perf_counter()
-            positions = np.arange(at, at + count, dtype=np.int32)
-            step = Step(text[at : at + count], positions, np.zeros(count, np.int32), zero[:0])
-            runner.forward(step)
-            took = perf_counter() - begin
-            print(
-                f"prefill {count} at {at}: {took * 1e3:.1f} ms, {count / took:.0f} tok/s",
-                flush=True,
-            )
-            at += count
-        times = []
-        for i in range(steps):
-            begin = perf_counter()
-            runner.choose(Step(text[i : i + 1], np.array([depth + i], np.int32), zero, zero))
-            times.append(perf_counter() - begin)
-        took = median(times[4:])
-        print(f"decode at {depth}: {took * 1e3:.3f} ms, {1 / took:.1f} tok/s", flush=True)
-    show(runner, Step(text[:1], np.array([max(depths)], np.int32), zero, zero))
+    text = np.random.default_rng(1).integers(0, runner.vocabulary, context, dtype=np.int32)
+    filled = 0
+    for depth in sorted(depths):
+        for at, count, ns in prefill_times(runner, text[filled:depth], filled):
+            print(f"prefill {count} at {at}: {shown(ns, count)}", flush=True)
+        filled = depth
+        took = decode_times(runner, text[:DECODED], depth)
+        print(f"decode at {depth}: {shown(took.median, 1)}", flush=True)
+    steps = [stretch(text[:1], filled, 0, [0])]
     for rows in (2, 4, 8, 16):
-        slots = np.arange(rows, dtype=np.int32)
-        times = []
-        for i in range(24):
-            at = np.full(rows, i, np.int32)
-            begin = perf_counter()
-            runner.choose(Step(text[i : i + rows], at, slots, slots))
-            times.append(perf_counter() - begin)
-        took = median(times[4:])
-        print(f"batch {rows}: {took * 1e3:.3f} ms, {rows / took:.0f} tok/s together", flush=True)
-    sixteen = np.arange(16, dtype=np.int32)
-    show(runner, Step(text[:16], np.full(16, 30, np.int32), sixteen, sixteen))
-    count = min(chunk, 2048)
-    positions = np.arange(count, dtype=np.int32)
-    show(runner, Step(text[:count], positions, np.zeros(count, np.int32), zero + count - 1))
+        took = batch_times(runner, text, rows, BATCHED)
+        print(f"batch {rows}: {shown(took.median, rows)} together", flush=True)
+    size = min(chunk, 2048)
+    steps += [side_by_side(text[:16], BATCHED), stretch(text[:size], 0, 0, [size - 1])]
+    show(runner, weights, steps)
     runner.close()
 
 
-def show(runner, step):
-    """Where a step's time goes, by label."""
-    totals = defaultdict(lambda: [0, 0.0])
-    for _ in range(3):
-        found = runner.timed(step)
-    for launch, ns in found:
-        shape = launch.tensors[0].split(".", 2)[-1] if launch.tensors else ""
-        total = totals[f"{launch.label.split('[')[0]} {shape}"]
-        total[0] += 1
-        total[1] += ns / 1e3
-    alone = sum(ns for _, ns in found) / 1e6
-    print(f"--- {len(step.tokens)} rows: {len(found)} launches, alone {alone:.3f} ms")
-    for name, (count, us) in sorted(totals.items(), key=lambda item: -item[1][1]):
-        print(f"{name:44} {count:5} × {us / count:9.2f} us = {us / 1e3:8.3f} ms", flush=True)
+def shown(ns, tokens):
+    return f"{ns / 1e6:.3f} ms, {tokens / ns * 1e9:.1f} tok/s"
+
+
+def show(runner, weights, steps):
+    """Where each step's time goes, as `muser bench kernels --device cuda` tells it."""
+    size = roof_bytes(runner, weights)
+    roof = roof_of(size, [round(ns) for ns in runner.reading_times(size, ROOF_PLAYS)])
+    print(f"roof {roof['gigabytes_per_second']:.1f} GB/s, reading {size / 1e6:.0f} MB")
+    for step in steps:
+        slots = len(np.unique(step.slots))
+        found = timed_step(runner, weights, step, PLAYS)
+        told = {"depth": int(step.positions[0]), "rows": len(step.tokens), "slots": slots}
+        run = {"roof": roof, "sides": {"ours": {"settings": {"card": first_card()}}}}
+        print("\n".join(("", *block(run, {**told, **found}))), flush=True)
 
 
 def main():

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from muser.bench import entries, plot
-from muser.bench.breakdown import WAITS, by_label, name
-from muser.bench.entries import KernelPlan, StepPlan, run_kernels
+from muser.bench.breakdown import CPU_WAITS, by_label, gaps, name
+from muser.bench.kernels import run_kernels
 from muser.bench.record import require
+from muser.bench.steps import KernelPlan, StepPlan
 from muser.bench.traffic import cache_bytes, products, weight_bytes
 from muser.cli.bench_kernels import table
 from muser.devices import Limits
@@ -44,7 +45,7 @@ def test_every_step_is_accounted_for(record):
         assert run["roof"]["plays"] == 2 * entries.ROOF_PLAYS
         assert run["roof"]["bytes"] > 0
         for step in run["steps"]:
-            parts = step["kernels_ns"] + sum(step[key] for key in WAITS)
+            parts = step["kernels_ns"] + gaps(step)
             assert parts == pytest.approx(step["wall_ns"], abs=1.0)
             columns = step["entries"]
             assert sum(columns["ns"]) == pytest.approx(step["kernels_ns"], rel=1e-3)
@@ -77,6 +78,17 @@ def test_one_token_reads_every_projection_once(record, model):
     behind = [name for op in graph.ops[cut:] if isinstance(op, Project) for name in op.weights]
     last = sum(weights.tensor(name).raw.size // 4 for name in behind)  # F32
     assert sum(columns["operations"]) == 2 * (20 * (elements - last) + last)
+
+
+def test_a_token_in_each_of_some_slots(model):
+    plan = KernelPlan(model, (StepPlan(3, 1), StepPlan(3, 1, 5)), (2,), "c", plays=2)
+    record = run_kernels(plan, look=FakeMachine().look())
+    require(record)
+    one, five = record["runs"][0]["steps"]
+    assert name(five) == "a token in each of 5 slots at depth 3"
+    assert (one["rows"], one["slots"], five["rows"], five["slots"]) == (1, 1, 5, 5)
+    sums = [sum(step["entries"]["operations"]) for step in (one, five)]
+    assert sums[1] == 5 * sums[0]
 
 
 def test_attention_reads_what_its_window_shows(model):
@@ -130,7 +142,7 @@ def test_the_table_has_every_pipeline_and_every_wait(record):
         for line in by_label(step):
             assert line.label in lines
     assert lines.count("all of it, on the wall") == 4
-    assert all(lines.count(what) == 4 for what in WAITS.values())
+    assert all(lines.count(what) == 4 for what in CPU_WAITS.values())
 
 
 def test_the_picture_is_a_png(record, tmp_path):

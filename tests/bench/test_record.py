@@ -4,7 +4,7 @@ import pytest
 
 from muser.bench import record as records
 from muser.bench.digests import file_digest, token_digest, workload_digest
-from muser.errors import FormatError, StorageError
+from muser.errors import DeviceError, DeviceLost, FormatError, LimitError, StorageError
 
 RECORD = {"schema": records.SCHEMA, "kind": "decode", "at": "2026-01-31T12:00:00Z", "runs": [1]}
 
@@ -20,6 +20,15 @@ def test_a_record_is_written_once_under_its_time_and_hash(tmp_path):
         records.read(one) for one in sorted([path, other])
     ]
     assert len(list((tmp_path / "new").iterdir())) == 2  # no drafts are left
+
+
+@pytest.mark.parametrize("kind", [DeviceError, DeviceLost, LimitError])
+def test_a_failed_run_fails_again_as_what_it_was(kind):
+    problem = kind("It is so.", "Do that.")
+    with pytest.raises(kind) as raised:
+        records.require({**RECORD, "failed": records.failure(problem, {})})
+    assert type(raised.value) is kind
+    assert (raised.value.sentence, raised.value.remedy) == ("It is so.", "Do that.")
 
 
 def test_an_edited_record_is_refused(tmp_path):

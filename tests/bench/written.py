@@ -155,6 +155,70 @@ KERNELS = record(
         }
     ],
 )
+CARD = {
+    "name": "NVIDIA Test",
+    "capability": "9.0",
+    "processors": 132,
+    "memory_bytes": 150_000_000_000,
+    "driver": "CUDA 13.0, 580.1.2",
+    "compiler": "NVRTC 13.0",
+    "kernel_texts_sha256": "12" * 32,
+}
+ON_CARD = {
+    **OURS,
+    "instruction_sets": ["cuda-sm_90a"],
+    "libraries": {"cuda-sm_90a": "ee" * 32},
+    "settings": {"device": "cuda", "card": CARD},
+}
+CARD_STEP = {
+    "depth": 0,
+    "rows": 4,
+    "slots": 4,
+    "ordinary_ns": 1_100_000,
+    "wall_ns": 1_000_000.0,
+    "kernels_ns": 900_000.0,
+    "starts_ns": 300_000.0,
+    "copies_ns": 50_000.0,
+    "overlapped_ns": -250_000.0,
+    "stamp_ns": 1_000.0,
+    "entries": {
+        "labels": ["matvec[x] attn_q", "heads[x]"],
+        "label": [0, 1, 0],
+        "node": ["a", "b", "c"],
+        "ns": [500_000.0, 100_000.0, 300_000.0],
+        "bytes": [1_000_000_000, 0, 600_000_000],
+        "operations": [8_000_000_000, 0, 4_800_000_000],
+    },
+}
+CARD_KERNELS = record(
+    "kernels",
+    "2026-02-06T12:00:00Z",
+    [
+        {
+            "sides": {"ours": ON_CARD},
+            "roof": {"bytes": 4_000_000_000, "gigabytes_per_second": 4000.0},
+            "steps": [CARD_STEP],
+        }
+    ],
+)
+CARD_DECODE = record(
+    "decode",
+    "2026-02-07T12:00:00Z",
+    [
+        {
+            "threads": 16,
+            "slots": 1,
+            "sides": {"ours": {**ON_CARD, "settings": {**ON_CARD["settings"], "context": 65}}},
+            "cells": [cell("decode", 300)],
+        },
+        {
+            "threads": 16,
+            "slots": 1,
+            "sides": {"ours": {**ON_CARD, "settings": {"device": "cuda"}}},  # as of older records
+            "cells": [cell("decode", 300)],
+        },
+    ],
+)
 FAILED = record(
     "decode",
     "2026-02-05T12:00:00Z",
@@ -166,4 +230,4 @@ FAILED = record(
         "sides": {"ours": {**OURS, "libraries": {"cpu-amx": "aa" * 32}}},
     },
 )
-ALL = (KERNELS, VERSUS, NOISY, START, LOAD, FAILED)
+ALL = (KERNELS, VERSUS, NOISY, START, LOAD, FAILED, CARD_KERNELS, CARD_DECODE)

@@ -11,6 +11,7 @@ from muser.bench.ours import MuserSide
 from muser.kernels import Shelf, choose_library, supported_isas
 from muser.models.synth import synthesise
 from tests.bench import written
+from tests.devices.cuda.fake_driver import FakeDriver
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +145,7 @@ def test_kernels_are_printed_and_drawn(command, model, tmp_path):
     flags = ("-m", str(model), "-t", "1", "--plays", "3", "--chunk", "20", "--plot", str(picture))
     outcome = command("bench", "kernels", *flags, "--allow-noise")
     assert outcome.status == 0, outcome.err
-    assert "20 tokens of a prompt at depth 0, threads 1" in outcome.out
+    assert "20 tokens of a prompt at depth 0, threads: 1" in outcome.out
     assert picture.stat().st_size > 10_000
     [(_, record)] = records.read_all(tmp_path / "home" / "records")
     assert record["kind"] == "kernels"
@@ -202,10 +203,28 @@ def test_rivals_have_names_and_llama_cpp_a_path(command):
     assert "libllama.so" in command("bench", "vs", "llama.cpp").err
 
 
-def test_a_device_is_never_replaced_by_another(command):
-    outcome = command("bench", "kernels", "--device", "cuda")
+def test_a_device_is_never_replaced_by_another(command, monkeypatch):
+    outcome = command("bench", "kernels", "--device", "oracle")
     assert outcome.status == 2
-    assert "timed on the CPU alone, not on cuda" in outcome.err
+    assert "timed on cpu or cuda, not on oracle" in outcome.err
+    monkeypatch.setattr("muser.devices.cuda.driver.driver_module", lambda: FakeDriver(cards=0))
+    outcome = command("bench", "kernels", "--device", "cuda")
+    assert outcome.status == 5
+    assert "There is no CUDA card 0" in outcome.err
     outcome = command("bench", "decode", "--device", "cude")  # before a model is looked for
     assert outcome.status == 5
     assert "There is no device 'cude'" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--slots", "1,0"), "60 plays of 0 sequences"),
+        (("--slots", "65"), "65 sequences are more than are timed together"),
+        (("--plays", "0"), "0 plays of 1 sequences"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_before_a_model_is_looked_for(command, flags, sentence):
+    outcome = command("bench", "kernels", "-m", "/nowhere.gguf", *flags)
+    assert outcome.status == 2
+    assert sentence in outcome.err

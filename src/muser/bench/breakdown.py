@@ -24,12 +24,33 @@ class Line:
         return self.operations / self.ns if self.ns else 0.0
 
 
-WAITS = {
+CPU_WAITS = {
     "wake_ns": "waking the workers",
     "uneven_ns": "waiting for the slowest worker",
     "barriers_ns": "barriers",
 }
-"""The parts of a step's wall time that are no kernels."""
+CARD_WAITS = {
+    "starts_ns": "starts of the launches",
+    "copies_ns": "copies around them",
+    "overlapped_ns": "hidden by early starts",
+}
+"""The parts of a step's wall time that are no kernels; what was hidden is negative."""
+BETWEEN = "all between the kernels"
+
+
+def is_of_card(step: Mapping[str, Any]) -> bool:
+    return "starts_ns" in step
+
+
+def waits(step: Mapping[str, Any]) -> dict[str, float]:
+    """What these parts are called, to nanoseconds."""
+    kinds = CARD_WAITS if is_of_card(step) else CPU_WAITS
+    return {what: step[key] for key, what in kinds.items()}
+
+
+def gaps(step: Mapping[str, Any]) -> float:
+    """Nanoseconds between kernels, all together; negative where more was hidden than there was."""
+    return sum(waits(step).values())
 
 
 def by_label(step: Mapping[str, Any]) -> list[Line]:
@@ -52,5 +73,25 @@ def by_label(step: Mapping[str, Any]) -> list[Line]:
 
 def name(step: Mapping[str, Any]) -> str:
     """What a step computes."""
+    slots = step.get("slots", 1)
+    if slots > 1:
+        return f"a token in each of {slots} slots at depth {step['depth']}"
     what = "one token" if step["rows"] == 1 else f"{step['rows']} tokens of a prompt"
     return f"{what} at depth {step['depth']}"
+
+
+def place(run: Mapping[str, Any]) -> str:
+    """Where a run's steps were played."""
+    card = card_of(run["sides"]["ours"])
+    return f"threads: {run['threads']}" if card is None else str(card["name"])
+
+
+def card_of(side: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a side says of the card that did its work; records of a card may lack it."""
+    found: Mapping[str, Any] | None = side.get("settings", {}).get("card")
+    return found
+
+
+def without(step: Mapping[str, Any]) -> str:
+    """What `ordinary_ns` is the time of."""
+    return "by the host's clock" if is_of_card(step) else "without stamps"

@@ -70,11 +70,10 @@ class Worker:
         return {**build_identity(), **played, "settings": self._settings}
 
     def do_load(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
+        from muser.bench.identity import first_card
         from muser.bench.slots import Place, open_slots
 
-        if self._slots is not None:
-            self._slots.close()
-            self._slots = None
+        self.close()
         before, start = memory(), perf_counter_ns()
         self._slots = open_slots(
             Path(model),
@@ -91,6 +90,8 @@ class Worker:
             "slots": slots,
             "kv": "f16",
         }
+        if self._device == CUDA:
+            self._settings["card"] = first_card()
         return {"ns": took, "before": before, "after": memory()}
 
     def do_decode(
@@ -139,6 +140,12 @@ class Worker:
 
     def do_memory(self) -> dict[str, int]:
         return memory()
+
+    def close(self) -> None:
+        """Give the model back, if there is one."""
+        if self._slots is not None:
+            self._slots.close()
+            self._slots = None
 
     def _opened(self) -> "Slots":
         from muser.errors import UsageError

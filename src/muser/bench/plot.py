@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muser.bench.breakdown import WAITS, by_label, name
+from muser.bench.breakdown import by_label, card_of, is_of_card, name, place, waits
 from muser.errors import UsageError
 
 KERNEL, WAIT, ROOF = "#3b6ea5", "#c9a227", "#b03a2e"
@@ -31,7 +31,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     steps = [(run, step) for run in record["runs"] for step in run["steps"]]
-    heights = [HEAD_INCHES + ROW_INCHES * (len(by_label(step)) + len(WAITS)) for _, step in steps]
+    heights = [HEAD_INCHES + ROW_INCHES * _bars_of(step) for _, step in steps]
     figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + HEAD_INCHES / 2), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(
@@ -42,25 +42,33 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
         _rates(rates, run, step)
     loud = "" if record["quiet"] else "; THE MACHINE WAS NOT QUIET"
     figure.suptitle(
-        f"{record['model']['file']} on {record['machine']['processor']}, {record['at']}{loud}",
+        f"{record['model']['file']} on {_hardware(record)}, {record['at']}{loud}",
         fontsize=10,
     )
     figure.savefig(path, dpi=DOTS, format="png", metadata={"Software": "muser bench kernels"})
 
 
+def _hardware(record: Mapping[str, Any]) -> str:
+    """The card, or the processor."""
+    card = card_of(record["runs"][0]["sides"]["ours"])
+    return str(record["machine"]["processor"] if card is None else card["name"])
+
+
+def _bars_of(step: Mapping[str, Any]) -> int:
+    return len(by_label(step)) + len(waits(step))
+
+
 def _times(panel: Any, run: Mapping[str, Any], step: Mapping[str, Any]) -> None:
     """Microseconds of every pipeline, then of the waits."""
-    lines = by_label(step)
-    names = [f"{line.label} × {line.entries}" for line in lines] + list(WAITS.values())
-    values = [line.ns / 1e3 for line in lines] + [step[key] / 1e3 for key in WAITS]
-    colours = [KERNEL] * len(lines) + [WAIT] * len(WAITS)
+    lines, waiting = by_label(step), waits(step)
+    names = [f"{line.label} × {line.entries}" for line in lines] + list(waiting)
+    values = [ns / 1e3 for ns in (*(line.ns for line in lines), *waiting.values())]
+    colours = [KERNEL] * len(lines) + [WAIT] * len(waiting)
     _bars(panel, names, values, colours)
     wall = step["wall_ns"] / 1e3
     _numbers(panel, [f"{value:,.0f} µs, {value / wall:.1%}" for value in values], values)
-    panel.set_title(
-        f"{name(step)}, threads: {run['threads']}: {wall:,.0f} µs in all", fontsize=9, loc="left"
-    )
-    panel.set_xlabel("µs, mean over the workers", fontsize=8)
+    panel.set_title(f"{name(step)}, {place(run)}: {wall:,.0f} µs in all", fontsize=9, loc="left")
+    panel.set_xlabel("µs" if is_of_card(step) else "µs, mean over the workers", fontsize=8)
 
 
 def _rates(panel: Any, run: Mapping[str, Any], step: Mapping[str, Any]) -> None:
@@ -77,7 +85,7 @@ def _rates(panel: Any, run: Mapping[str, Any], step: Mapping[str, Any]) -> None:
     _numbers(panel, shown, values)
     panel.axvline(roof, color=ROOF, linewidth=1)
     panel.set_xlim(0, max([roof, *values]) * 1.8)
-    panel.set_ylim(len(by_label(step)) + len(WAITS) - 0.4, -0.6)  # bars as thick as the others'
+    panel.set_ylim(_bars_of(step) - 0.4, -0.6)  # bars as thick as the others'
     size = run["roof"]["bytes"] / 1e6
     panel.set_title(f"roof: {roof:.1f} GB/s, reading {size:,.0f} MB", fontsize=9, color=ROOF)
     panel.set_xlabel("GB/s of weights, K and V", fontsize=8)
@@ -90,10 +98,10 @@ def _bars(panel: Any, names: list[str], values: list[float], colours: list[str])
     panel.tick_params(axis="x", labelsize=7)
     for edge in ("top", "right"):
         panel.spines[edge].set_visible(False)
-    panel.set_xlim(0, max([*values, 1e-9]) * 1.3)
+    panel.set_xlim(min([0, *values]) * 1.1, max([*values, 1e-9]) * 1.3)
 
 
 def _numbers(panel: Any, texts: list[str], values: list[float]) -> None:
-    """A text behind the end of each bar."""
+    """A text behind the end of each bar; to the right of the axis for one that goes left."""
     for at, (text, value) in enumerate(zip(texts, values, strict=True)):
-        panel.text(value, at, f" {text}", va="center", fontsize=7)
+        panel.text(max(value, 0), at, f" {text}", va="center", fontsize=7)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,15 @@ def require(record: Mapping[str, Any]) -> None:
     """Raises the `MuserError` that a run failed of; its record is kept all the same."""
     if "failed" in record:
         failed = record["failed"]
-        kinds = {kind.code: kind for kind in MuserError.__subclasses__()}
+        kinds = {kind.code: kind for kind in _kinds_of(MuserError)}
         raise kinds.get(failed["code"], MuserError)(failed["sentence"], failed["remedy"])
+
+
+def _kinds_of(error: type[MuserError]) -> Iterator[type[MuserError]]:
+    """The kinds of an error, and theirs."""
+    for kind in error.__subclasses__():
+        yield kind
+        yield from _kinds_of(kind)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from muser.bench import tables
+from muser.bench.breakdown import card_of
 from muser.bench.misses import misses
 from muser.bench.record import read_all
 
@@ -125,7 +126,18 @@ def _identity(side: Mapping[str, Any]) -> str:
     sets = side.get("instruction_sets", "")
     sets = sets if isinstance(sets, str) else ", ".join(sets)
     return tables.plain(
-        f"{tables.named(side)}; instruction sets: {sets}; build: {build}; libraries: {libraries}."
+        f"{tables.named(side)}; instruction sets: {sets}; build: {build}; libraries: {libraries}"
+        f"{_card(side)}."
+    )
+
+
+def _card(side: Mapping[str, Any]) -> str:
+    card = card_of(side)
+    if card is None:
+        return ""
+    return (
+        f"; card: {card['name']}, compute capability {card['capability']}, driver"
+        f" {card['driver']}, {card['compiler']}"
     )
 
 

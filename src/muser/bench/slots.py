@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.devices import Limits, Runner, Step, open_device
+from muser.devices.feeding import fill, stretch
 from muser.engine import Engine, load
 from muser.formats import GgufFile
 from muser.models import build
@@ -139,12 +140,10 @@ class ManySlots:
         self._runner.close()
 
     def _fill(self, slot: int, prompt: Sequence[int]) -> F32:
+        """The last row of logits of a prompt that is not empty."""
         chunk = self._runner.limits.chunk
-        for first in range(0, len(prompt), chunk):
-            part = np.asarray(prompt[first : first + chunk], np.int32)
-            count = len(part)
-            positions = np.arange(first, first + count, dtype=np.int32)
-            last = np.array([count - 1], np.int32)
-            row = self._runner.forward(Step(part, positions, np.full_like(part, slot), last))
+        last = (len(prompt) - 1) // chunk * chunk  # where the last step begins
+        fill(self._runner, prompt[:last], slot)
+        part = prompt[last:]
         self._lengths[slot] = len(prompt)
-        return row
+        return self._runner.forward(stretch(part, last, slot, [len(part) - 1]))

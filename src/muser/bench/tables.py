@@ -3,10 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from muser.bench.breakdown import WAITS, by_label, name
+from muser.bench.breakdown import (
+    BETWEEN,
+    by_label,
+    card_of,
+    gaps,
+    is_of_card,
+    name,
+    place,
+    waits,
+    without,
+)
 from muser.bench.cells import Cell
 
-LABELS_SHOWN = 6  # pipelines of a step; the rest is one line
+LABELS_SHOWN = 6  # pipelines of a step on the CPU; the rest is one line
 
 
 class Entry(Protocol):
@@ -119,16 +129,17 @@ def kernels(entries: Sequence[Entry]) -> Lines:
 
 def _step(entry: Entry, run: Mapping[str, Any], step: Mapping[str, Any]) -> Lines:
     wall, roof = step["wall_ns"], run["roof"]["gigabytes_per_second"]
-    yield from ("", f"### Where the time goes: {name(step)}, threads: {run['threads']}", "")
+    yield from ("", f"### Where the time goes: {name(step)}, {place(run)}", "")
     yield (
         f"{when(entry.record)}. Roof: {entry.linked(f'{roof:.1f} GB/s')}, reading"
-        f" {run['roof']['bytes'] / 1e6:,.1f} MB. A play without stamps:"
+        f" {run['roof']['bytes'] / 1e6:,.1f} MB. A play {without(step)}:"
         f" {entry.linked(_micros(step['ordinary_ns']))} µs."
     )
     yield from ("", "| pipeline | entries | µs | share | GB/s | of roof | GOP/s |")
     yield "|---|---:|---:|---:|---:|---:|---:|"
     lines = by_label(step)
-    for line in lines[:LABELS_SHOWN]:
+    shown_lines = len(lines) if is_of_card(step) else LABELS_SHOWN
+    for line in lines[:shown_lines]:
         rate = line.gigabytes_per_second
         yield row(
             f"`{line.label}`",
@@ -139,14 +150,14 @@ def _step(entry: Entry, run: Mapping[str, Any], step: Mapping[str, Any]) -> Line
             f"{rate / roof:.0%}" if line.bytes else "",
             f"{line.gigaops_per_second:,.0f}" if line.operations else "",
         )
-    rest = lines[LABELS_SHOWN:]
+    rest = lines[shown_lines:]
     if rest:
         entries, ns = sum(line.entries for line in rest), sum(line.ns for line in rest)
         shown = entry.linked(_micros(ns))
         yield row(f"{len(rest)} others", str(entries), shown, f"{ns / wall:.1%}", "", "", "")
-    for key, waiting in WAITS.items():
-        shown = entry.linked(_micros(step[key]))
-        yield row(waiting, "", shown, f"{step[key] / wall:.1%}", "", "", "")
+    between = {BETWEEN: gaps(step)} if is_of_card(step) else {}
+    for waiting, ns in {**waits(step), **between}.items():
+        yield row(waiting, "", entry.linked(_micros(ns)), f"{ns / wall:.1%}", "", "", "")
     yield row("all", "", entry.linked(_micros(wall)), "100%", "", "", "")
 
 
@@ -175,8 +186,10 @@ def named(side: Mapping[str, Any]) -> str:
 
 def ran_on(run: Mapping[str, Any], side: str = "ours") -> str:
     """The count of threads, and the device that did the work where it is not the CPU."""
-    device = run["sides"][side].get("settings", {}).get("device", "cpu")
-    return str(run["threads"]) if device == "cpu" else f"{run['threads']}, {device}"
+    ran = run["sides"][side]
+    device, card = ran.get("settings", {}).get("device", "cpu"), card_of(ran)
+    where = device if card is None else card["name"]
+    return str(run["threads"]) if device == "cpu" else f"{run['threads']}, {where}"
 
 
 def what(cell: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def timeline(
     `waits`: whether an entry stands behind a barrier.
     """
     first, last = np.asarray(begins), np.asarray(ends)
-    middle = _middle(last - first)
+    middle = middle_half(last - first)
     first, last, stamps = first[middle], last[middle], stamps[middle]
     begin, end = stamps[..., 0], stamps[..., 1]
     before = np.concatenate([first[:, None, None].repeat(stamps.shape[1], 1), end[..., :-1]], -1)
@@ -64,8 +64,8 @@ def timeline(
     )
 
 
-def _middle(walls: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices of the middle half; all of fewer than four."""
+def middle_half(walls: NDArray[np.int64] | F64) -> NDArray[np.int64]:
+    """The indices of the middle half by size; all of fewer than four."""
     order = np.argsort(walls, kind="stable")
     cut = len(order) // 4
     return order[cut : len(order) - cut]

@@ -10,6 +10,7 @@ from muser.cli.bench_flags import (
     CellFlags,
     MeasureFlags,
     kept,
+    list_flag,
     number_flag,
     say,
     threads_of,
@@ -17,6 +18,9 @@ from muser.cli.bench_flags import (
 from muser.cli.progress import obtained
 from muser.errors import UsageError
 
+DEVICES = ("cpu", "cuda")
+MOST_SLOTS = 64  # rows of logits that a card makes at once
+LEAST_WIDE = 44  # letters of the first column
 LEAST_SHOWN = 1 << 16  # bytes from which on a rate is worth a column
 
 
@@ -24,6 +28,9 @@ def kernels(
     *,
     depth: Annotated[int, number_flag("Tokens in the cache before the one that is timed.")] = 0,
     chunk: Annotated[int, number_flag("Tokens of a timed piece of a prompt; 0: none.")] = 256,
+    slots: Annotated[
+        tuple[int, ...], list_flag("Sequences whose next tokens are timed together, e.g. 1,4,16.")
+    ] = (1,),
     plays: Annotated[int, number_flag("Plays of each step.")] = 60,
     plot: Annotated[
         Path | None, Parameter(help="Draw it into this PNG file (needs the extra `plots`).")
@@ -33,13 +40,12 @@ def kernels(
 ) -> None:
     """Time every entry of one decoded token, and of a piece of a prompt."""
     cells, flags = cells or CellFlags(), flags or MeasureFlags()
-    if plays < 1 or chunk < 0:
-        raise UsageError(f"{plays} plays of {chunk} tokens are nothing.", "Ask for more.")
-    if cells.device != "cpu":
+    if plays < 1 or chunk < 0 or min(slots) < 1:
         raise UsageError(
-            f"The entries of a step are timed on the CPU alone, not on {cells.device}.",
-            "Leave out --device.",
+            f"{plays} plays of {min(slots)} sequences and of {chunk} tokens are nothing.",
+            "Ask for more.",
         )
+    _timed_on(cells.device, max(slots))
     from muser.bench.plot import draw, require_plots
 
     if plot is not None:
@@ -48,11 +54,14 @@ def kernels(
     model = obtained(flags.model)
 
     from muser.bench import reference_isa
-    from muser.bench.entries import KernelPlan, StepPlan, run_kernels
+    from muser.bench.kernels import run_kernels
+    from muser.bench.steps import KernelPlan, StepPlan
 
-    steps = (StepPlan(depth, 1), *((StepPlan(0, chunk),) if chunk else ()))
+    tokens = tuple(StepPlan(depth, 1, count) for count in slots)
+    steps = (*tokens, *((StepPlan(0, chunk),) if chunk else ()))
     reference = reference_isa(cells.reference)
-    record = run_kernels(KernelPlan(model, steps, threads, reference, plays), say=say)
+    plan = KernelPlan(model, steps, threads, reference, plays, cells.device)
+    record = run_kernels(plan, say=say)
     try:
         kept(record, flags, list(table(record)))
     finally:
@@ -60,28 +69,46 @@ def kernels(
             draw(record, plot)
 
 
+def _timed_on(device: str, slots: int) -> None:
+    """Raises `UsageError` where the parts of such a step cannot be timed."""
+    if device not in DEVICES:
+        raise UsageError(
+            f"The parts of a step are timed on {' or '.join(DEVICES)}, not on {device}.",
+            f"Choose --device {' or --device '.join(DEVICES)}.",
+        )
+    if slots > MOST_SLOTS:
+        raise UsageError(
+            f"{slots} sequences are more than are timed together.",
+            f"Ask for at most {MOST_SLOTS}.",
+        )
+
+
 def table(record: Mapping[str, Any]) -> Iterator[str]:
     """A block of lines for each step and count of threads."""
+    from muser.bench.breakdown import place
+
     for run in record["runs"]:
         roof = run["roof"]
         yield (
-            f"roof, threads {run['threads']}: {roof['gigabytes_per_second']:.1f} GB/s, reading"
+            f"roof, {place(run)}: {roof['gigabytes_per_second']:.1f} GB/s, reading"
             f" {roof['bytes'] / 1e6:.1f} MB"
         )
         for step in run["steps"]:
             yield ""
-            yield from _block(run, step)
+            yield from block(run, step)
         yield ""
 
 
-def _block(run: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[str]:
-    from muser.bench.breakdown import WAITS, by_label, name
+def block(run: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each pipeline of a step and for each wait, and the sum."""
+    from muser.bench.breakdown import BETWEEN, by_label, gaps, name, place, waits, without
 
-    wall, roof = step["wall_ns"], run["roof"]["gigabytes_per_second"]
+    wall, roof, lines = step["wall_ns"], run["roof"]["gigabytes_per_second"], by_label(step)
+    title = f"{name(step)}, {place(run)}"
+    wide = max(LEAST_WIDE, *(len(text) for text in (title, *(line.label for line in lines))))
     head = f"{'entries':>7} {'µs':>10} {'share':>6} {'MB':>8} {'GB/s':>7} {'of roof':>7}"
-    title = f"{name(step)}, threads {run['threads']}"
-    yield f"{title:44} {head} {'GOP/s':>7}"
-    for line in by_label(step):
+    yield f"{title:{wide}} {head} {'GOP/s':>7}"
+    for line in lines:
         rate, rest = "", ""
         if line.bytes >= LEAST_SHOWN:
             speed = line.gigabytes_per_second
@@ -89,10 +116,10 @@ def _block(run: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[str]:
         if line.operations:
             rest = f" {line.gigaops_per_second:7.0f}"
         times = f"{line.entries:7} {line.ns / 1e3:10.1f} {line.ns / wall:6.1%}"
-        yield f"{line.label:44} {times}{rate:25}{rest}".rstrip()
-    for key, what in WAITS.items():
-        yield f"{what:44} {'':7} {step[key] / 1e3:10.1f} {step[key] / wall:6.1%}"
+        yield f"{line.label:{wide}} {times}{rate:25}{rest}".rstrip()
+    for what, ns in {**waits(step), BETWEEN: gaps(step)}.items():
+        yield f"{what:{wide}} {'':7} {ns / 1e3:10.1f} {ns / wall:6.1%}"
     yield (
-        f"{'all of it, on the wall':44} {'':7} {wall / 1e3:10.1f} {1:6.0%}"
-        f"   without the stamps {step['ordinary_ns'] / 1e3:.1f}"
+        f"{'all of it, on the wall':{wide}} {'':7} {wall / 1e3:10.1f} {1:6.0%}"
+        f"   {without(step)} {step['ordinary_ns'] / 1e3:.1f}"
     )

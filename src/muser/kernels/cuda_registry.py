@@ -22,7 +22,7 @@ FLOATS = ("f32", "f16", "bf16")
 ROWS = (
     "rms_norm", "add_norm", "norm_add_norm", "head_norm", "heads", "rope_interleaved",
     "rope_half_split", "sigmoid_gate", "silu_gate", "gelu_gate", "add", "scale", "softcap",
-    "scale_softcap", "take_rows", "argmax_parts", "argmax",
+    "scale_softcap", "take_rows", "argmax_parts", "argmax", "read_through",
     *(f"embed_{name}" for name in (*QUANTISED, *FLOATS)),
 )  # fmt: skip
 PROJECT = (

@@ -3,6 +3,7 @@
 
 A call outside the context is refused as the driver would. `answers`: function name to the status
 that it gives instead of doing its work. `held`: handle to what has not been given back.
+`clock` is the card's, in nanoseconds: it moves by what `cost` and the constants say.
 """
 
 import ctypes
@@ -28,6 +29,18 @@ class Status(IntEnum):
 
 
 OK = Status.CUDA_SUCCESS
+START, EARLY, COPY, STAMP = 2000, 500, 100, 300
+"""Nanoseconds: of a launch's start, of one that may begin early; of a copy; of writing a time."""
+READ_RATE = 4  # bytes a nanosecond
+
+
+def cost(symbol, argument):
+    """Nanoseconds of a kernel."""
+    if symbol != "read_through":
+        return 1000 + 10 * len(symbol)
+    return int.from_bytes(argument[16:24], "little") * 16 / READ_RATE
+
+
 ANYWHERE = (
     "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetName",
     "cuDeviceTotalMem", "cuDriverGetVersion", "cuDevicePrimaryCtxRetain",
@@ -49,6 +62,7 @@ class Numbered(int):
 class FakeDriver:
     CUdevice_attribute = CUstream_flags = CUfunction_attribute = CUlaunchAttributeID = Names()
     CUstreamCaptureMode = CUevent_flags = CUtensorMapDataType = CUtensorMapInterleave = Names()
+    CUevent_record_flags = SimpleNamespace(CU_EVENT_RECORD_EXTERNAL=1)
     CUtensorMapSwizzle = CUtensorMapL2promotion = CUtensorMapFloatOOBfill = Names()
     cuuint64_t = cuuint32_t = int
     CUlaunchConfig = SimpleNamespace
@@ -57,6 +71,7 @@ class FakeDriver:
         self.capability, self.version, self.cards, self.memory = capability, version, cards, memory
         self.answers, self.calls, self.launched = {}, [], 0
         self.held, self.retained = {}, 0
+        self.clock, self.reached = 0, {}
         self._context = threading.local()
         self._numbers, self._capturing = itertools.count(1), {}
 
@@ -157,13 +172,13 @@ class FakeDriver:
         return OK, SimpleNamespace(getPtr=lambda: ctypes.addressof(self._map))
 
     def cuMemcpyHtoDAsync(self, to, source, size, stream):
-        return self._queue(stream, lambda: ctypes.memmove(to, source, size))
+        return self._queue(stream, lambda: ctypes.memmove(to, source, size), COPY)
 
     def cuMemcpyDtoHAsync(self, to, source, size, stream):
-        return self._queue(stream, lambda: ctypes.memmove(to, source, size))
+        return self._queue(stream, lambda: ctypes.memmove(to, source, size), COPY)
 
     def cuMemsetD8Async(self, to, byte, size, stream):
-        return self._queue(stream, lambda: ctypes.memset(to, byte, size))
+        return self._queue(stream, lambda: ctypes.memset(to, byte, size), COPY)
 
     def cuLaunchKernelEx(self, config, kernel, pointers, extra):
         shim, symbol = kernel
@@ -171,13 +186,14 @@ class FakeDriver:
         argument = ctypes.string_at(where, shim.kernels[symbol].size)
         grid = config.gridDimX, config.gridDimY, config.gridDimZ
         block = config.blockDimX, config.blockDimY, config.blockDimZ
+        start = EARLY if getattr(config, "numAttrs", 0) else START
 
         def go():
             with LOCK:
                 self.launched += 1
                 shim.launch(symbol, grid, block, argument, shared=config.sharedMemBytes)
 
-        return self._queue(config.hStream, go)
+        return self._queue(config.hStream, go, start + cost(symbol, argument))
 
     def cuStreamBeginCapture(self, stream, mode):
         self._capturing[stream] = []
@@ -209,11 +225,17 @@ class FakeDriver:
     def cuEventRecord(self, event, stream):
         return (OK,)
 
+    def cuEventRecordWithFlags(self, event, stream, flags):
+        assert flags == 1, (
+            "without the flag a recording would order its work by it, and not time it"
+        )
+        return self._queue(stream, lambda: self.reached.update({event: self.clock}), STAMP)
+
     def cuEventSynchronize(self, event):
         return (OK,)
 
     def cuEventElapsedTime(self, first, last):
-        return OK, 0.25
+        return OK, (self.reached[last] - self.reached[first]) / 1e6
 
     def _give_back(self, handle):
         found = self.held.pop(handle, None)
@@ -233,9 +255,13 @@ class FakeDriver:
         self.held[address] = room
         return address
 
-    def _queue(self, stream, work):
-        if stream in self._capturing:
-            self._capturing[stream].append(work)
-        else:
+    def _queue(self, stream, work, ns):
+        def done():
             work()
+            self.clock += ns
+
+        if stream in self._capturing:
+            self._capturing[stream].append(done)
+        else:
+            done()
         return (OK,)

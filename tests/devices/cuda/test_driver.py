@@ -1,15 +1,18 @@
 """A card through the driver's functions: what is refused and how, and that nothing is kept."""
 
+import itertools
 import sys
 import threading
 
 import numpy as np
 import pytest
 
-from muser.devices import Limits, Step
+from muser.devices import Limits
 from muser.devices.cuda import CudaRunner
 from muser.devices.cuda import device as devices
 from muser.devices.cuda.driver import open_card
+from muser.devices.cuda.roof import EMPTY_LAUNCHES
+from muser.devices.feeding import stretch
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, DeviceLost, LimitError
 from muser.formats import GgufFile
 from muser.graph.interpreter import Interpreter
@@ -17,7 +20,16 @@ from muser.kernels import Shelf
 from muser.models import build
 from muser.models.synth import synthesise
 from muser.weights import Weights
-from tests.devices.cuda.fake_driver import FakeDriver, Status
+from tests.devices.cuda.fake_driver import (
+    COPY,
+    EARLY,
+    READ_RATE,
+    STAMP,
+    START,
+    FakeDriver,
+    Status,
+    cost,
+)
 from tests.devices.cuda.shim_card import shim_library
 
 LENGTH = 24
@@ -45,9 +57,8 @@ def runner(fake, model):
 
 
 def step(ids, first, last, outputs=None):
-    span = np.arange(first, last, dtype=np.int32)
-    wanted = span - first if outputs is None else np.array(outputs, np.int32)
-    return Step(ids[first:last], span, np.zeros_like(span), wanted)
+    wanted = range(last - first) if outputs is None else outputs
+    return stretch(ids[first:last], first, 0, wanted)
 
 
 def test_no_bindings(monkeypatch):
@@ -100,10 +111,69 @@ def test_a_model_through_the_driver(fake, runner, model):
     assert fake.launched > 50
 
 
-def test_times_of_launches_are_the_events(runner, model):
-    timed = runner.timed(step(model[2], 0, 1))
-    assert {nanoseconds for _, nanoseconds in timed} == {0.25e6}
-    assert any("matvec" in launch.label for launch, _ in timed)
+def test_a_step_in_three_ways(runner, model):
+    """Each is the oracle's step, and takes what the clock of the card says."""
+    _, _, ids, expected = model
+    runner.forward(step(ids, 0, 17))
+    for first, last, outputs in ((17, 18, [0]), (18, 21, [0, 2]), (3, 20, [16])):
+        one = step(ids, first, last, outputs)
+        timed = runner.timed(one)
+        wanted = expected[first:last][outputs].tobytes()
+        assert [rows.tobytes() for rows in timed.logits] == [wanted] * 3
+        costs = [*costs_of(timed.pieces)]
+        launches = sum(piece.launch is not None for piece in timed.pieces)
+        assert timed.stamped == pytest.approx([cost + STAMP for cost in costs])
+        assert timed.serial == pytest.approx(sum(costs) + STAMP)
+        assert timed.whole == pytest.approx(sum(costs) + STAMP - launches * (START - EARLY))
+        assert {piece.is_tail for piece in timed.pieces} == {False, True}
+    assert any("matvec" in label for labels in runner.labels.values() for label in labels)
+
+
+def costs_of(pieces):
+    """What the fake card's clock moves by: two copies before a part's launches, one behind them."""
+    copies = itertools.cycle((2 * COPY, COPY))
+    for piece in pieces:
+        if piece.launch is None:
+            yield next(copies)
+        else:
+            yield START + cost(piece.launch.kernel[1], bytes(piece.launch.args))
+
+
+def test_a_timed_step_is_recorded_once(fake, runner, model):
+    ids = model[2]
+    runner.timed(step(ids, 0, 1))
+    made = {name: fake.calls.count(name) for name in ("cuGraphInstantiate", "cuEventCreate")}
+    for first in range(1, 4):
+        runner.timed(step(ids, first, first + 1))
+    assert made == {name: fake.calls.count(name) for name in made}
+    runner.cancel()
+    with pytest.raises(Cancelled):
+        runner.timed(step(ids, 4, 5))
+
+
+def test_a_card_of_older_days_overlaps_nothing(monkeypatch, model):
+    old = FakeDriver(capability=(8, 0))
+    monkeypatch.setattr("muser.devices.cuda.driver.driver_module", lambda: old)
+    graph, weights, ids, _ = model
+    runner = CudaRunner(open_card(), shim_library("sm_80"), graph, weights, Limits(LENGTH, 1, 128))
+    timed = runner.timed(step(ids, 0, 1))
+    assert timed.whole == timed.serial
+    runner.close()
+    assert not old.held
+
+
+def test_the_roof_is_a_read_of_every_byte(runner):
+    size = 100_000
+    assert runner.reading_times(size, 3) == pytest.approx(
+        [START + size // 16 * 16 / READ_RATE + STAMP] * 3
+    )
+    assert runner.empty_launch(2) == pytest.approx([START + STAMP / EMPTY_LAUNCHES] * 2)
+
+
+def test_memory_that_forgets_is_no_roof(runner, monkeypatch):
+    monkeypatch.setattr(FakeDriver, "cuMemsetD8Async", lambda *_: (Status.CUDA_SUCCESS,))
+    with pytest.raises(DeviceError, match="read other bytes than were written"):
+        runner.reading_times(1 << 12, 1)
 
 
 def test_everything_is_given_back(fake, model):
@@ -176,6 +246,8 @@ def test_a_lost_card_answers_nothing_any_more(fake, runner, model, call):
         lambda: runner.choose(step(ids, 1, 2)),
         lambda: runner.play(step(ids, 1, 2)),
         lambda: runner.timed(step(ids, 1, 2)),
+        lambda: runner.reading_times(64, 1),
+        lambda: runner.empty_launch(1),
         lambda: runner.export_rows(0, 0, 0, 1),
         lambda: runner.get_rows("x", 1),
         lambda: runner.put_rows("x", np.zeros((1, 1), np.float32)),

@@ -10,12 +10,12 @@ import pytest
 from muser.devices import Limits, Step
 from muser.devices.cuda import CudaRunner
 from muser.devices.cuda.arena import HEAD_ROWS
+from muser.devices.feeding import logits_of, stretch
 from muser.formats import GgufFile
 from muser.graph.interpreter import Interpreter
 from muser.models import build
-from muser.models.synth import synthesise
+from muser.models.synth import CENSUS_SIZES, TINY, make_tiny
 from muser.weights import Weights
-from tests.devices.cpu.test_same_bits import MODELS, SMALL, run
 from tests.devices.cuda.shim_card import ShimCard, shim_library
 
 LENGTH = 40
@@ -41,10 +41,7 @@ def made(tmp_path_factory):
 
 
 def _made(path, architecture, kind, length):
-    sizes = dict(SMALL) if kind == "census" else {}
-    if sizes and architecture == "gemma3":
-        sizes |= {"layers": 7, "heads": 4, "kv_heads": 1, "head_dim": 256}
-    synthesise(path, architecture=architecture, weights=kind, seed=11, **sizes)
+    make_tiny(path, architecture, kind)
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
     ids = np.random.default_rng(2).integers(0, graph.vocabulary, length, dtype=np.int32)
@@ -62,17 +59,13 @@ def steps(ids, cuts, slot=0):
     """The sequence in steps of `cuts` rows, all of them wanted."""
     first = 0
     for size in cuts:
-        span = np.arange(first, first + size, dtype=np.int32)
-        every = np.arange(size, dtype=np.int32)
-        yield (
-            Step(ids[span], span, np.full(size, slot, np.int32), every),
-            slice(first, first + size),
-        )
+        rows = slice(first, first + size)
+        yield stretch(ids[rows], first, slot, range(size)), rows
         first += size
     assert first == len(ids)
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", TINY, ids="-".join)
 def test_every_row_bucket_gives_the_oracles_bytes(made, model):
     graph, weights, ids, expected = made(model)
     runner = load("sm_90a", graph, weights, Limits(LENGTH, 2, CHUNK))
@@ -125,15 +118,13 @@ def test_rings_go_round_and_rows_are_written_again(made, model):
     """Past the end of a ring, then a rejected draft: rows are appended and written once more."""
     graph, weights, ids, expected = made(model, RINGS_LENGTH)
     runner = load("sm_90a", graph, weights, Limits(RINGS_LENGTH, 1, CHUNK))
-    assert any(spec.window == SMALL["window"] for spec in graph.caches)
+    assert any(spec.window == CENSUS_SIZES["window"] for spec in graph.caches)
     wrong = ids.copy()
     wrong[140:] = (ids[140:] + 1) % graph.vocabulary
-    first = run(runner, wrong, [CHUNK, CHUNK, 5, 6, 1, 3, 7])
+    first = logits_of(runner, wrong, [CHUNK, CHUNK, 5, 6, 1, 3, 7])
     assert first[:140].tobytes() == expected[:140].tobytes()
     assert first[140:].tobytes() != expected[140:].tobytes()
-    span = np.arange(140, RINGS_LENGTH, dtype=np.int32)
-    every = np.arange(len(span), dtype=np.int32)
-    right = runner.forward(Step(ids[140:], span, np.zeros_like(span), every))
+    right = runner.forward(stretch(ids[140:], 140, 0, range(RINGS_LENGTH - 140)))
     assert right.tobytes() == expected[140:].tobytes()
 
 
@@ -145,7 +136,7 @@ def test_rows_of_several_sequences_in_one_step(made, architecture):
     held = [0, 20, 7]
     for slot, length in enumerate(held):
         if length:
-            run(runner, ids[:length], [length], slot)
+            logits_of(runner, ids[:length], [length], slot)
     for counts in ((1, 1, 1), (3, 0, 4), (9, 2, 7), (0, 1, 1), (2, 6, 0)):
         slots = np.repeat(np.arange(3, dtype=np.int32), counts)
         positions = np.concatenate([held[s] + np.arange(counts[s]) for s in range(3)])
@@ -159,9 +150,8 @@ def test_cached_rows_go_out_and_in(made):
     """What one slot stored, put into another, goes on to the same bytes."""
     graph, weights, ids, expected = made(("gemma3", "census"))
     runner = load("sm_90a", graph, weights, Limits(LENGTH, 2, CHUNK))
-    run(runner, ids[:17], [17])
+    logits_of(runner, ids[:17], [17])
     for layer, _ in enumerate(graph.caches):
         runner.import_rows(layer, 1, 0, *runner.export_rows(layer, 0, 0, 17))
-    span = np.arange(17, 20, dtype=np.int32)
-    step = Step(ids[17:20], span, np.ones_like(span), span - 17)
+    step = stretch(ids[17:20], 17, 1, range(3))
     assert runner.forward(step).tobytes() == expected[17:20].tobytes()

@@ -55,6 +55,7 @@ _REGISTERS = {
         "argmax",
         "quantise_32",
         "grid_rows",
+        "read_through",
     ),
     56: ("quantise_256",),
     64: ("take_rows",),

@@ -13,7 +13,7 @@ from muser.graph import Argmax, Embed, Graph, Op, Project
 from muser.kernels import CudaLibrary
 from muser.kernels.cuda_registry import FLOATS, QUANTISED, units_of
 from muser.models import build
-from muser.models.synth import synthesise
+from muser.models.synth import CENSUS_SIZES, synthesise
 from muser.weights import BoundTensor, Weights
 
 from .images import ARCHITECTURES
@@ -26,10 +26,6 @@ MODELS = (
     ("muse-glimmer", "census"),
     ("gemma3", "census"),
 )
-SMALL = {
-    "layers": 8, "width": 256, "ffn": 768, "heads": 16, "kv_heads": 2, "head_dim": 32,
-    "vocabulary": 320, "window": 8, "context": 1024,
-}  # fmt: skip
 LEAST_SHARED = 101_376  # bytes: the cards of 8.6, 8.9 and 12.0 have no more
 
 
@@ -37,7 +33,9 @@ LEAST_SHARED = 101_376  # bytes: the cards of 8.6, 8.9 and 12.0 have no more
 def model(request, tmp_path_factory):
     architecture, kind = request.param
     path = tmp_path_factory.mktemp("pipelines") / "m.gguf"
-    synthesise(path, architecture=architecture, weights=kind, **(SMALL if kind == "census" else {}))
+    synthesise(
+        path, architecture=architecture, weights=kind, **(CENSUS_SIZES if kind == "census" else {})
+    )
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
     return graph, Weights(file, graph)

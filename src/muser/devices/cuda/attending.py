@@ -79,7 +79,15 @@ def _decode(
 ) -> None:
     head = head_size(cache.spec.head_dim)
     tiles = f"decode_tiles_{head}"
-    low.launch(tiles, (2 * low.processors,), 256, args, shared=low.bytes_of(tiles), served=("KV",))
+    low.launch(
+        tiles,
+        (2 * low.processors,),
+        256,
+        args,
+        shared=low.bytes_of(tiles),
+        served=("KV",),
+        caches=(op.layer,),
+    )
     chain = (-(-cache.spec.head_dim // PART), op.heads, low.rows)
     args = Attend.from_buffer_copy(args)
     args.faults = low.faults(*nodes)
@@ -96,7 +104,8 @@ def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> N
     if not low.shared.pipelines.has(kernel):
         kernel, block = f"prefill_{head}", 128
         grid = (-(-low.rows // (4 * queries)), units, max(1, head // 128))
-    low.launch(kernel, grid, block, args, shared=low.bytes_of(kernel), served=("KV",))
+    shared = low.bytes_of(kernel)
+    low.launch(kernel, grid, block, args, shared=shared, served=("KV",), caches=(op.layer,))
 
 
 def head_size(dim: int) -> int:

@@ -56,6 +56,13 @@ class Recording(Protocol):
         """Queues all of it."""
 
 
+class Clocked(Protocol):
+    """Pieces of work that were recorded once, the card's clock read around each."""
+
+    def play(self) -> list[float]:
+        """Does all of it and waits: nanoseconds of each piece, by the card's own clock."""
+
+
 class Card(Protocol):
     """One card and one queue of work. Every method may raise `DeviceError`, or `DeviceLost`."""
 
@@ -96,8 +103,12 @@ class Card(Protocol):
     def wait(self) -> None:
         """Until everything that was queued is done."""
 
-    def timed(self, work: Sequence[Callable[[], None]]) -> list[float]:
-        """Nanoseconds of each piece of work, done one after another without overlap."""
+    def clocked(self, pieces: Sequence[Callable[[], None]], *, overlaps: bool) -> Clocked:
+        """Records what each piece queues, and a reading of the clock before, between and behind.
+
+        A piece begins when the one before it has ended. `overlaps`: whether, within a piece, a
+        kernel may begin before the one before it has ended, as it may outside of here.
+        """
 
     def mark(self) -> Callable[[], None]:
         """Marks the end of what is queued; a call of the answer waits until it is reached."""

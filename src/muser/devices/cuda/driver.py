@@ -168,6 +168,18 @@ class DriverRecording:
         self._api.call(self._api.driver.cuGraphLaunch(self._graph, self._stream))
 
 
+class DriverClocked:
+    """A CUDA graph that writes the time into its events."""
+
+    def __init__(self, card: "DriverCard", recording: Recording, events: Sequence[object]) -> None:
+        self._card, self._recording, self._events = card, recording, events
+
+    def play(self) -> list[float]:
+        self._recording.play()
+        self._card.wait()
+        return [self._card.nanoseconds(*pair) for pair in pairwise(self._events)]
+
+
 class DriverCard:
     """See `Card`: one stream in the primary context."""
 
@@ -269,22 +281,31 @@ class DriverCard:
     def wait(self) -> None:
         self._api.call(self._driver.cuStreamSynchronize(self._stream))
 
-    def timed(self, work: Sequence[Callable[[], None]]) -> list[float]:
+    def clocked(self, pieces: Sequence[Callable[[], None]], *, overlaps: bool) -> "DriverClocked":
         driver, call = self._driver, self._api.call
-        events = [call(driver.cuEventCreate(0)) for _ in range(len(work) + 1)]
-        overlaps, self._overlaps = self._overlaps, False
-        try:
-            call(driver.cuEventRecord(events[0], self._stream))
-            for piece, event in zip(work, events[1:], strict=True):
+        events = []
+        for _ in range(len(pieces) + 1):
+            events.append(call(driver.cuEventCreate(0)))
+            self._context.owned.append(partial(driver.cuEventDestroy, events[-1]))
+        # External: the recording itself writes the time down, each time that it is played.
+        flag = int(driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
+
+        def work() -> None:
+            call(driver.cuEventRecordWithFlags(events[0], self._stream, flag))
+            for piece, event in zip(pieces, events[1:], strict=True):
                 piece()
-                call(driver.cuEventRecord(event, self._stream))
-            self.wait()
+                call(driver.cuEventRecordWithFlags(event, self._stream, flag))
+
+        before, self._overlaps = self._overlaps, self._overlaps and overlaps
+        try:
+            recording = self.record(work)
         finally:
-            self._overlaps = overlaps
-        times = [float(call(driver.cuEventElapsedTime(*pair))) * 1e6 for pair in pairwise(events)]
-        for event in events:
-            call(driver.cuEventDestroy(event))
-        return times
+            self._overlaps = before
+        return DriverClocked(self, recording, events)
+
+    def nanoseconds(self, first: object, last: object) -> float:
+        """From one event to another, both of which have been reached."""
+        return float(self._api.call(self._driver.cuEventElapsedTime(first, last))) * 1e6
 
     def mark(self) -> Callable[[], None]:
         driver, call = self._driver, self._api.call

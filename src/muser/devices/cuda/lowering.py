@@ -127,6 +127,7 @@ class Lowering:
         shared: int = 0,
         served: tuple[str, ...] = ("rows",),
         tensors: tuple[str, ...] = (),
+        caches: tuple[int, ...] = (),
     ) -> None:
         """The next launch, behind which its entries were taken."""
         pipelines = self.shared.pipelines
@@ -141,6 +142,7 @@ class Lowering:
                 " ".join(nodes),
                 served,
                 tensors,
+                caches,
             )
         )
 

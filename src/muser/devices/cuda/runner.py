@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event, Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from muser.devices.cuda import roof
 from muser.devices.cuda.arena import HEAD_ROWS, Arena
 from muser.devices.cuda.card import Card
 from muser.devices.cuda.lowering import Shared
@@ -16,8 +18,9 @@ from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.placing import WeightSource, place_weights
 from muser.devices.cuda.planning import plan_of, rope_tables
 from muser.devices.cuda.rules import logits_row
-from muser.devices.cuda.tape import Launch, Tape, served_by
+from muser.devices.cuda.tape import Tape, served_by
 from muser.devices.cuda.tapes import JOINED, Part, Tapes
+from muser.devices.cuda.timing import Timed, Timing
 from muser.devices.device import Limits, Step
 from muser.devices.steps import check_step, first_tokens
 from muser.errors import Cancelled, DeviceError, DeviceLost
@@ -43,7 +46,8 @@ class CudaRunner:
         arena = Arena.make(card, memory, graph, limits)
         tables = rope_tables(card, memory, graph, weights, limits.context)
         shared = Shared(card, memory, pipelines, graph, limits, placed, arena, tables)
-        self._tapes, self._moving = Tapes(shared), Moving(shared)
+        self._shared, self._tapes, self._moving = shared, Tapes(shared), Moving(shared)
+        self._timings: dict[tuple[Part, ...], Timing] = {}
         self._played: dict[Tape, None] = {}
         self._logits = logits_row(graph.ops)
         self.memory: Mapping[str, int] = memory.sizes
@@ -77,19 +81,35 @@ class CudaRunner:
             for _ in self._pieces(step):
                 pass
 
-    def timed(self, step: Step) -> list[tuple[Launch, float]]:
-        """Each launch of a step, alone, and its nanoseconds, after a play of the whole."""
+    def timed(self, step: Step) -> Timed:
+        """A step that wants 1 to `HEAD_ROWS` rows, once in each of the ways of `timing.py`.
+
+        Raises what `forward` raises.
+        """
         with self._alone():
-            self._body(step)
-            parts = [self._tapes.body(bucket_of(len(step.tokens)))]
-            if self._tapes.has_tail and len(step.outputs):
-                parts.append(self._tail(step.outputs[:HEAD_ROWS]))
-                self._go(parts[-1])
-            return [
-                pair
-                for part in parts
-                for pair in zip(part.tape.launches, self._tapes.timed(part), strict=True)
-            ]
+            check_step(step, self.limits, self.vocabulary)
+            assert 0 < len(step.outputs) <= HEAD_ROWS
+            body = self._tapes.body(bucket_of(len(step.tokens)))
+            body.block.write(step)
+            if not self._tapes.has_tail:
+                found = self._clocked((body,), len(step.tokens))
+                return replace(found, logits=tuple(rows[step.outputs] for rows in found.logits))
+            return self._clocked((body, self._tail(step.outputs)), len(step.outputs))
+
+    def free_bytes(self) -> int:
+        """Memory of the card that nobody has taken."""
+        with self._alone():
+            return self._card.free_bytes()
+
+    def reading_times(self, size: int, plays: int) -> list[float]:
+        """See `muser.devices.cuda.roof.reading_times`."""
+        with self._alone():
+            return roof.reading_times(self._shared, size, plays)
+
+    def empty_launch(self, plays: int) -> list[float]:
+        """See `muser.devices.cuda.roof.empty_launch`."""
+        with self._alone():
+            return roof.empty_launch(self._shared, plays)
 
     def put_rows(self, name: str, rows: F32) -> None:
         """The first rows called `name`."""
@@ -161,16 +181,26 @@ class CudaRunner:
         body.block.write(step)
         self._go(body, *tail)
 
+    def _clocked(self, parts: tuple[Part, ...], count: int) -> Timed:
+        """`count`: how many rows of logits they leave."""
+        self._begin(*parts)
+        if parts not in self._timings:
+            self._timings[parts] = Timing(self._card, parts)
+        return self._timings[parts].round(lambda: self._moving.get(self._logits, count))
+
     def _tail(self, outputs: NDArray[np.int32]) -> Part:
         tail = self._tapes.tail(bucket_of(len(outputs)))
         tail.block.want(outputs)
         return tail
 
     def _go(self, *parts: Part) -> None:
+        self._begin(*parts)
+        self._tapes.play(*parts)
+
+    def _begin(self, *parts: Part) -> None:
         if self._stop.is_set():
             raise Cancelled("The step was cancelled.", "Start it again if it is still wanted.")
         self._played |= dict.fromkeys(part.tape for part in parts)
-        self._tapes.play(*parts)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -13,7 +13,8 @@ class Launch:
     """One kernel of a step: which pipeline, how it is launched, and for which nodes.
 
     `served`: the types of the weights that it reads, `KV` for what reads or writes caches, `rows`
-    for the rest. `tensors`: names of the weights that it reads whole.
+    for the rest. `tensors`: names of the weights that it reads whole. `caches`: layers of which it
+    reads the K and V rows that are seen.
     """
 
     kernel: Kernel
@@ -23,6 +24,7 @@ class Launch:
     node: str
     served: tuple[str, ...]
     tensors: tuple[str, ...] = ()
+    caches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from muser.devices.cuda.arena import HEAD_ROWS, rows_of
 from muser.devices.cuda.card import Card, Recording
@@ -70,14 +69,6 @@ class Tapes:
         card.wait()
         for part in parts:
             part.check()
-
-    def timed(self, part: Part) -> list[float]:
-        """Nanoseconds of each launch of a part, alone; its rows are those of the last play."""
-        card = self.shared.card
-        part.block.send(card)
-        return card.timed(
-            [partial(card.launch, one.kernel, one.shape, one.args) for one in part.tape.launches]
-        )
 
     def _part(self, which: str, bucket: str) -> Part:
         found = self._parts.get((which, bucket))

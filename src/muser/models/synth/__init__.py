@@ -2,5 +2,16 @@
 
 from muser.models.synth.shape import WEIGHTS, Sizes
 from muser.models.synth.synthesis import Synthesis, plan_synthesis, plan_twin, synthesise
+from muser.models.synth.tiny import CENSUS_SIZES, TINY, make_tiny
 
-__all__ = ["WEIGHTS", "Sizes", "Synthesis", "plan_synthesis", "plan_twin", "synthesise"]
+__all__ = [
+    "CENSUS_SIZES",
+    "TINY",
+    "WEIGHTS",
+    "Sizes",
+    "Synthesis",
+    "make_tiny",
+    "plan_synthesis",
+    "plan_twin",
+    "synthesise",
+]
