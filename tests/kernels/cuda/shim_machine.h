@@ -1,6 +1,11 @@
 // The functions of machine.cuh and warpgroup.cuh on fibers. Inside shim.h.
 INLINE float half_to_float(u32 h) { return shim::half_to_float(h & 0xffff); }
 INLINE u32 float_to_half(float x) { return shim::float_to_half(x); }
+INLINE int dot4_u8(u32 a, u32 b, int c) {
+    u32 r = (u32)c;
+    for (int i = 0; i < 32; i += 8) r += (a >> i & 255) * (u32)(int)(i8)(b >> i);
+    return (int)r;
+}
 INLINE u32 float_to_half2(float low, float high) {
     return shim::float_to_half(high) << 16 | shim::float_to_half(low);
 }

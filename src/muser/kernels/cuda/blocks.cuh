@@ -67,6 +67,13 @@ INLINE uint4 high_nibbles(const uint4& w) {
     return make_uint4(w.x >> 4 & 0x0f0f0f0fu, w.y >> 4 & 0x0f0f0f0fu, w.z >> 4 & 0x0f0f0f0fu,
                       w.w >> 4 & 0x0f0f0f0fu);
 }
+INLINE int dot16_u8(const uint4& a, const uint4& b, int c) {  // a without sign
+    return dot4_u8(a.w, b.w, dot4_u8(a.z, b.z, dot4_u8(a.y, b.y, dot4_u8(a.x, b.x, c))));
+}
+// The high nibbles, times sixteen: no shift, and sums of them give it back at the end.
+INLINE uint4 sixteenfold(const uint4& w) {
+    return make_uint4(w.x & 0xf0f0f0f0u, w.y & 0xf0f0f0f0u, w.z & 0xf0f0f0f0u, w.w & 0xf0f0f0f0u);
+}
 INLINE u32 word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 INLINE u32 half_of(const uint4& v, int i) { return word_of(v, i >> 1) >> (16 * (i & 1)); }
 INLINE int sum_of(const uint4& v, int i) { return (int)(i16)half_of(v, i); }
@@ -120,9 +127,10 @@ INLINE void unpack_k(const uint4* group, int j, int i, uint4& low, uint4& high) 
 // t_b of a Q4_K or Q5_K group for ROWS rows; q: the group of the first row, rows `pieces` · 16 bytes apart.
 template <int FORMAT, int ROWS>
 INLINE void terms_k(const uint4* group, const uint4* q, int pieces, float* out, int pitch) {
+    constexpr bool FOLD = FORMAT == Q4_K;  // high nibbles stay where they are
     uint4 head = group[0];
     Scales s = read_scales(head.y, head.z, head.w);
-    int sum[ROWS] = {};
+    int sum[ROWS] = {}, fold[ROWS] = {};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         int low[ROWS] = {}, high[ROWS] = {};
@@ -130,18 +138,23 @@ INLINE void terms_k(const uint4* group, const uint4* q, int pieces, float* out, 
         for (int i = 0; i < 2; i++) {
             uint4 a, b;
             unpack_k<FORMAT>(group, j, i, a, b);
+            if (FOLD) b = sixteenfold(group[1 + 2 * j + i]);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const uint4* at = q + r * pieces + 4 * j + i;
-                low[r] = dot16(a, at[0], low[r]), high[r] = dot16(b, at[2], high[r]);
+                low[r] = dot16(a, at[0], low[r]);
+                high[r] = FOLD ? dot16_u8(b, at[2], high[r]) : dot16(b, at[2], high[r]);
             }
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            sum[r] += scale_of(s, 2 * j) * low[r] + scale_of(s, 2 * j + 1) * high[r];
+        for (int r = 0; r < ROWS; r++) {
+            sum[r] += scale_of(s, 2 * j) * low[r];
+            (FOLD ? fold : sum)[r] += scale_of(s, 2 * j + 1) * high[r];
+        }
     }
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) out[r * pitch] = with_min(head.x, sum[r], min_sum(q[r * pieces + 16], s));
+    for (int r = 0; r < ROWS; r++)
+        out[r * pitch] = with_min(head.x, sum[r] + (fold[r] >> 4), min_sum(q[r * pieces + 16], s));
 }
 
 // Six bits without sign, each minus 32: bit 5 inverted becomes bits 5, 6 and 7.
@@ -149,27 +162,33 @@ INLINE u32 centred(u32 w) {
     u32 clear = ~w & 0x20202020u;
     return (w & 0x1f1f1f1fu) | clear * 7;
 }
-INLINE u32 six_bits(u32 nibbles, u32 pairs, int shift) {  // nibbles in place; pairs at bits `shift` and up
+INLINE u32 unsigned_six(u32 nibbles, u32 pairs, int shift) {  // nibbles in place; pairs at bits `shift` and up
     u32 high = shift < 4 ? pairs << (4 - shift) : pairs >> (shift - 4);
-    return centred((nibbles & 0x0f0f0f0fu) | (high & 0x30303030u));
+    return (nibbles & 0x0f0f0f0fu) | (high & 0x30303030u);
 }
-// Codes 16i … of the 32-element part `part` of half h of a Q6_K group: elements 128h + 32·part + 16i.
+INLINE u32 six_bits(u32 nibbles, u32 pairs, int shift) { return centred(unsigned_six(nibbles, pairs, shift)); }
+// Codes 16i …, not centred, of the 32-element part `part` of half h of a Q6_K group: elements 128h + 32·part + 16i.
 INLINE uint4 unpack_6(const uint4* group, int h, int part, int i) {
     uint4 w = group[1 + 4 * h + 2 * (part & 1) + i], p = group[9 + 2 * h + i];
     int right = part & 2 ? 4 : 0, shift = 2 * part;
-    return make_uint4(six_bits(w.x >> right, p.x, shift), six_bits(w.y >> right, p.y, shift),
-                      six_bits(w.z >> right, p.z, shift), six_bits(w.w >> right, p.w, shift));
+    return make_uint4(unsigned_six(w.x >> right, p.x, shift), unsigned_six(w.y >> right, p.y, shift),
+                      unsigned_six(w.z >> right, p.z, shift), unsigned_six(w.w >> right, p.w, shift));
 }
 
 template <int ROWS>
 INLINE void terms_6(const uint4* group, u32 d, const uint4* q, int pieces, float* out, int pitch) {
     uint4 scales = group[0];
     int sum[ROWS] = {};
+    const uint4 centre = make_uint4(~0u / 255 * 0xe0, ~0u / 255 * 0xe0, ~0u / 255 * 0xe0, ~0u / 255 * 0xe0);  // −32
 #pragma unroll
     for (int k = 0; k < 16; k++) {
         uint4 w = unpack_6(group, k >> 3, k >> 1 & 3, k & 1);
+        if (ROWS > 1) w = make_uint4(centred(w.x), centred(w.y), centred(w.z), centred(w.w));
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) sum[r] += byte_of(scales, k) * dot16(w, q[r * pieces + k], 0);
+        for (int r = 0; r < ROWS; r++) {  // of one row four products are fewer instructions than centring four words
+            uint4 codes = q[r * pieces + k];
+            sum[r] += byte_of(scales, k) * dot16(w, codes, ROWS > 1 ? 0 : dot16(centre, codes, 0));
+        }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) out[r * pitch] = mul1(half_to_float(d), __int2float_rn(sum[r]));

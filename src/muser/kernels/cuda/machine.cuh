@@ -24,6 +24,13 @@ INLINE u32 float_to_half2(float low, float high) {
     return r;
 }
 
+// c + Σ of four products: bytes of a without sign, those of b with.
+INLINE int dot4_u8(u32 a, u32 b, int c) {
+    int r;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
 // --- one kernel after another: a kernel may begin before the one before it has ended ---
 INLINE void previous_kernel_done() {
 #ifdef HAS_BULK
