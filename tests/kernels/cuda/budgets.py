@@ -50,19 +50,23 @@ _REGISTERS = {
         "embed_f32",
         "embed_f16",
         "embed_bf16",
+        "rms_norm",
     ),
     48: (
         "argmax",
+        "add_norm",
         "quantise_32",
         "grid_rows",
     ),
-    56: ("quantise_256",),
+    56: (
+        "quantise_256",
+        "norm_add_norm",
+    ),
     64: ("take_rows",),
     72: (
         "heads",
         "decode_combine",
     ),
-    80: ("rms_norm",),
     96: (
         "norm_grid_rows",
         "matvec_grid_1",
@@ -72,10 +76,7 @@ _REGISTERS = {
         "matvec_32_1",
     ),
     112: ("norm_quantise_256",),
-    120: (
-        "add_norm",
-        "matvec_256_1",
-    ),
+    120: ("matvec_256_1",),
     128: (
         "matvec_32_4",
         "matvec_grid_4",
@@ -91,7 +92,6 @@ _REGISTERS = {
     ),
     144: ("batch_grid",),
     168: (
-        "norm_add_norm",
         "matvec_256_4",
         "batch_256",
         "batch_32",
@@ -123,11 +123,11 @@ SHARED = {
     "batch_grid": 8192,
     "batch_32": 8192,
     "batch_256": 8192,
-    "argmax_parts": 64,
+    "argmax_parts": 1024,  # what dynamic memory begins at a multiple of
     "heads": 4096,
-    "norm_add_norm": 2048,
-    "add_norm": 1024,
-    "rms_norm": 1024,
+    "norm_add_norm": 4096,
+    "add_norm": 4096,
+    "rms_norm": 4096,
     "norm_grid_rows": 2048,
     "norm_quantise_32": 2048,
     "norm_quantise_256": 2048,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from types import MappingProxyType
 
-from muser.devices.cuda import attending, chunked, rowwise
+from muser.devices.cuda import attending, chunked, norms, rowwise
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.projecting import After, few_rows
 from muser.devices.cuda.sources import Before, fits
@@ -149,12 +149,12 @@ PATTERNS: Mapping[tuple[type[Op], ...], Rule] = MappingProxyType(
         (HeadNorm, HeadNorm, Rope, Rope, KvAppend): rowwise.normed_turned_heads,
         (HeadNorm, HeadNorm, KvAppend): rowwise.normed_heads,
         (Rope, Rope, KvAppend): rowwise.turned_heads,
-        (RmsNorm, Add, RmsNorm): rowwise.norm_add_norm,
-        (Add, RmsNorm): rowwise.add_norm,
+        (RmsNorm, Add, RmsNorm): norms.norm_add_norm,
+        (Add, RmsNorm): norms.add_norm,
         (Attention, SigmoidGate): attending.gated_attention,
         (Scale, Softcap): rowwise.scale_softcap,
         (Embed,): rowwise.embed,
-        (RmsNorm,): rowwise.norm,
+        (RmsNorm,): norms.norm,
         (HeadNorm,): rowwise.head_norm,
         (Rope,): rowwise.rope,
         (KvAppend,): attending.kv_append,

@@ -231,53 +231,22 @@ class WideGemm(ctypes.Structure):
 
 
 class Norm(ctypes.Structure):
-    """`Norm` of `rows.cuh`."""
+    """`rows::Norm` of `norms.cuh`."""
 
     _fields_ = (
         ("x", Pointer),
-        ("weight", Pointer),
-        ("out", Pointer),
-        ("step", StepPointers),
-        ("faults", Faults),
-        ("width", Int),
-        ("inverse", Float),
-        ("eps", Float),
-    )
-
-
-class AddNorm(ctypes.Structure):
-    """`AddNorm` of `rows.cuh`."""
-
-    _fields_ = (
-        ("left", Pointer),
-        ("right", Pointer),
-        ("weight", Pointer),
-        ("sum", Pointer),
-        ("out", Pointer),
-        ("step", StepPointers),
-        ("faults", Faults),
-        ("width", Int),
-        ("inverse", Float),
-        ("eps", Float),
-    )
-
-
-class NormAddNorm(ctypes.Structure):
-    """`NormAddNorm` of `rows.cuh`."""
-
-    _fields_ = (
-        ("branch", Pointer),
-        ("stream", Pointer),
+        ("other", Pointer),
         ("first_weight", Pointer),
-        ("second_weight", Pointer),
+        ("weight", Pointer),
         ("sum", Pointer),
         ("out", Pointer),
         ("step", StepPointers),
         ("faults", Faults),
         ("width", Int),
+        ("held", Int),
         ("inverse", Float),
         ("first_eps", Float),
-        ("second_eps", Float),
+        ("eps", Float),
     )
 
 
