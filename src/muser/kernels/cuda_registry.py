@@ -36,7 +36,7 @@ ATTENTION = (
     *(f"{name}_{head}" for name in ("decode_tiles", "prefill") for head in (64, 128, 256)),
 )  # fmt: skip
 GEMM = (
-    "quantise_tiles_k", "quantise_tiles_32", "quantise_tiles_grid",
+    *(f"{name}_tiles_{form}" for name in ("quantise", "norm") for form in ("k", "32", "grid")),
     *(f"gemm_{name}" for name in (*QUANTISED, "grid")),
 )  # fmt: skip
 

@@ -61,6 +61,9 @@ _REGISTERS = {
     56: (
         "quantise_256",
         "norm_add_norm",
+        "norm_tiles_k",
+        "norm_tiles_32",
+        "norm_tiles_grid",
     ),
     64: ("take_rows",),
     72: (
@@ -128,6 +131,9 @@ SHARED = {
     "norm_add_norm": 4096,
     "add_norm": 4096,
     "rms_norm": 4096,
+    "norm_tiles_k": 4096,
+    "norm_tiles_32": 4096,
+    "norm_tiles_grid": 4096,
     "norm_grid_rows": 2048,
     "norm_quantise_32": 2048,
     "norm_quantise_256": 2048,

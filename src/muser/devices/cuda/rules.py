@@ -72,27 +72,35 @@ def _project(low: Lowering, *ops: Op) -> bool:
     front, op, behind = ops[:at], ops[at], ops[at + 1 :]
     assert isinstance(op, Project)
     if low.bucket not in FEW:
-        return not front and _many_rows(low, op, _after(behind))
+        return _many_rows(low, op, _before(front), _after(behind))
     before, after = _before(front), _after(behind)
-    if not fits(before, op.source) or not _ends(low, op, after):
+    if not _begins(low, op, before) or not _ends(low, op, after):
         return False
-    if front and not low.is_unseen(op.source):
+    if before.add is not None and not low.may_swap(before.add.target):
         return False
-    if before.add is not None:
-        hidden = before.add.left == before.add.target or low.is_unseen(before.add.left)
-        if not hidden or not low.may_swap(before.add.target):
-            return False
     few_rows(low, op, before, after)
     return True
 
 
-def _many_rows(low: Lowering, op: Project, after: After) -> bool:
+def _many_rows(low: Lowering, op: Project, before: Before, after: After) -> bool:
     if after.scale is not None or after.cap is not None:
+        return False
+    if before.norm is not None and not (
+        _begins(low, op, before) and chunked.norms(low, op, before)
+    ):
         return False
     if after.gate is not None and not (_ends(low, op, after) and chunked.gates(low, op)):
         return False
-    chunked.many_rows(low, op, after.gate)
+    chunked.many_rows(low, op, before, after.gate)
     return True
+
+
+def _begins(low: Lowering, op: Project, before: Before) -> bool:
+    """Whether what stands in front makes the projection's rows, and nothing else sees them."""
+    add = before.add
+    if not fits(before, op.source) or (before.norm is not None and not low.is_unseen(op.source)):
+        return False
+    return add is None or add.left == add.target or low.is_unseen(add.left)
 
 
 def _before(ops: tuple[Op, ...]) -> Before:

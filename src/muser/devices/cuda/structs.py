@@ -250,6 +250,12 @@ class Norm(ctypes.Structure):
     )
 
 
+class NormTiles(ctypes.Structure):
+    """`NormTiles` of `norm_tiles.cuh`."""
+
+    _fields_ = (("norm", Norm), ("tiles", Pointer), ("kind", Int), ("groups", Int))
+
+
 class Elementwise(ctypes.Structure):
     """`Elementwise` of `rows.cuh`."""
 

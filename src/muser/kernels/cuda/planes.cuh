@@ -9,7 +9,6 @@
 // that share words of codes: load(pair 0), its two steps, load(pair 1), its two.
 // Blocks: muser.formats.blocks_k, but Q6_K is 16 scales, 128 ql, 64 qh, its d stands apart.
 #pragma once
-#define MEMBER __device__ __forceinline__
 typedef const u8* Rows[2];  // the blocks of this lane's two rows
 
 INLINE u32 word_at(const u8* p) { return *(const u32*)p; }
