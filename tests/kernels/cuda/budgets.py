@@ -45,6 +45,9 @@ _REGISTERS = {
         "quantise_tiles_32",
     ),
     40: (
+        "gated_tiles_k",
+        "gated_tiles_32",
+        "gated_tiles_grid",
         "head_norm",
         "argmax_parts",
         "embed_f32",

@@ -9,7 +9,7 @@ from muser.devices.cuda import CudaRunner
 from muser.devices.device import Limits, Step
 from muser.devices.proofs import OneOperator, operator_checks
 from muser.formats import BlockType, GgufFile
-from muser.graph import Add, Argmax, Embed, Graph, Op, Project, RmsNorm
+from muser.graph import Activation, Add, Argmax, Embed, GatedAct, Graph, Op, Project, RmsNorm
 from muser.kernels import CudaLibrary
 from muser.kernels.cuda_registry import FLOATS, QUANTISED, units_of
 from muser.models import build
@@ -174,13 +174,34 @@ UNFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", UNFUSED)
-def test_a_normed_row_that_others_see_is_written(images, case):
+def test_gated_rows_of_a_chunk_go_straight_into_tiles(model, card, request):
+    names = chunk_kernels(card, request.node.callspec.params["card"], *model)
+    assert not {"silu_gate", "gelu_gate"} & {*names}
+
+
+@pytest.mark.parametrize("weights", [("k",), ("k", "b")], ids=len)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_gated_row_that_others_see_is_written(images, weights, again):
+    act = GatedAct("x", "branch", "x", Activation.SILU, "act")
+    outs = ("y", "z")[: len(weights)]
+    after = (Add("x", "normed", "x", "sum"),) if again else ()
+    names = kernels_of(images, (act, Project("x", outs, weights, outs), *after))
+    assert ("silu_gate" in names) == (again or len(weights) > 1)
+    assert ("gated_tiles_k" in names) == (not again and len(weights) == 1)
+
+
+def kernels_of(images, ops):
+    """What a chunk launches of operators on rows of 256, and `k` and `b` of two forms of tiles."""
     units = {unit: images.unit("sm_90a", unit) for unit in units_of("sm_90a")}
     tensors = OneOperator(
         {"k": weight_of(BlockType.Q4_K, "k"), "b": weight_of(BlockType.Q8_0, "b")}
     )
     rows = {"x": 256, "branch": 256, "normed": 256, "y": 40, "z": 40}
-    graph = Graph("check", UNFUSED[case], rows, {}, (), {}, vocabulary=40, context=CHUNK)
-    names = chunk_kernels(PaperCard("sm_90a", units), "sm_90a", graph, tensors)
+    graph = Graph("check", ops, rows, {}, (), {}, vocabulary=40, context=CHUNK)
+    return chunk_kernels(PaperCard("sm_90a", units), "sm_90a", graph, tensors)
+
+
+@pytest.mark.parametrize("case", UNFUSED)
+def test_a_normed_row_that_others_see_is_written(images, case):
+    names = kernels_of(images, UNFUSED[case])
     assert any(name in ("rms_norm", "add_norm", "norm_add_norm") for name in names)

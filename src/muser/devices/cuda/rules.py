@@ -95,6 +95,16 @@ def _many_rows(low: Lowering, op: Project, before: Before, after: After) -> bool
     return True
 
 
+def _gated_rows(low: Lowering, gate: GatedAct, op: Project) -> bool:
+    """A gated activation that only the projection behind it reads."""
+    if low.bucket in FEW or gate.target != op.source or not low.is_unseen(op.source):
+        return False
+    if not chunked.has_one_form(low, op):
+        return False
+    chunked.many_rows(low, op, gate)
+    return True
+
+
 def _begins(low: Lowering, op: Project, before: Before) -> bool:
     """Whether what stands in front makes the projection's rows, and nothing else sees them."""
     add = before.add
@@ -168,6 +178,7 @@ PATTERNS: Mapping[tuple[type[Op], ...], Rule] = MappingProxyType(
         (KvAppend,): attending.kv_append,
         (Attention,): attending.attention,
         (SigmoidGate,): rowwise.sigmoid_gate,
+        (GatedAct, Project): _gated_rows,
         (GatedAct,): rowwise.gated_act,
         (Add,): rowwise.add,
         (Scale,): rowwise.scale,

@@ -183,6 +183,12 @@ class TileRows(ctypes.Structure):
     )
 
 
+class GatedTiles(ctypes.Structure):
+    """`GatedTiles` of `tile_rows.cuh`."""
+
+    _fields_ = (("rows", TileRows), ("up", Pointer), ("faults", Faults), ("act", Int))
+
+
 class ChunkPart(ctypes.Structure):
     """`ChunkPart` of `gemm.cuh`."""
 

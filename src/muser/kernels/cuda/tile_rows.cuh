@@ -1,7 +1,8 @@
 // Rows into the tiles of tiles.cuh, which stands before it.
 //
 // quantise_tiles_k, quantise_tiles_32, quantise_tiles_grid: rows → tiles; chunk bucket.
-//   grid (groups, ceil(chunk / 128) · 16), block 256, no shared memory. Reads x and *count, writes tiles.
+// gated_tiles_k, gated_tiles_32, gated_tiles_grid: act(x) · up → tiles; act 1 silu, 2 gelu.
+//   both: grid (groups, ceil(chunk / 128) · 16), block 256, no shared memory. Read x, up and *count, write tiles.
 struct TileRows {
     const float* x;    // [rows][width]
     u8* tiles;
@@ -9,6 +10,13 @@ struct TileRows {
     int width, groups;
 };
 static_assert(sizeof(TileRows) == 32, "as devices write it");
+struct GatedTiles {
+    TileRows rows;
+    const float* up;
+    Faults faults;
+    int act;
+};
+static_assert(sizeof(GatedTiles) == 64, "as devices write it");
 
 // Where a row of a tile stands.
 struct TilePlace {
@@ -121,18 +129,53 @@ INLINE void tile_read(float (&v)[COUNT], const float* from, int left, int lane) 
     }
 }
 
-// Eight warps take eight neighbouring rows of one group.
+// Eight warps take eight neighbouring rows of one group: this warp's. False: no row of the tile is there.
+struct TileWarp {
+    int row, group, lane;
+    int left;   // elements of the group inside the width; 0 in rows beyond n
+    size_t at;  // of its first element
+};
 template <class Form>
-INLINE void quantise_tiles(const TileRows& a) {
-    int n = *a.count, row = blockIdx.y * 8 + threadIdx.x / 32, group = blockIdx.x, lane = threadIdx.x % 32;
+INLINE bool tile_warp(const TileRows& a, TileWarp& w) {
+    int n = *a.count, first = blockIdx.x * 32 * Form::COUNT;
+    w.row = blockIdx.y * 8 + threadIdx.x / 32, w.group = blockIdx.x, w.lane = threadIdx.x % 32;
+    w.left = w.row < n ? a.width - first : 0, w.at = (size_t)w.row * a.width + first;
     next_kernel_may_start();
     previous_kernel_done();
-    if ((int)(blockIdx.y * 8 / TILE_ROWS * TILE_ROWS) >= n) return;
-    int first = group * 32 * Form::COUNT;
+    return (int)(blockIdx.y * 8 / TILE_ROWS * TILE_ROWS) < n;
+}
+
+template <class Form>
+INLINE void quantise_tiles(const TileRows& a) {
+    TileWarp w;
     float v[Form::COUNT];
-    tile_read(v, a.x + (size_t)row * a.width + first, row < n ? a.width - first : 0, lane);
-    Form::put(v, tile_top(v), tile_place<Form>(a.tiles, a.groups, row, group), lane);
+    if (!tile_warp<Form>(a, w)) return;
+    tile_read(v, a.x + w.at, w.left, w.lane);
+    Form::put(v, tile_top(v), tile_place<Form>(a.tiles, a.groups, w.row, w.group), w.lane);
 }
 KERNEL BOUNDS(256, 4) quantise_tiles_k(TileRows a) { quantise_tiles<FormK>(a); }
 KERNEL BOUNDS(256, 4) quantise_tiles_32(TileRows a) { quantise_tiles<Form32>(a); }
 KERNEL BOUNDS(256, 4) quantise_tiles_grid(TileRows a) { quantise_tiles<FormGrid>(a); }
+
+// act(x) · up, of which nobody else reads anything. An element that was lost shows in the largest.
+template <class Form>
+INLINE void gated_tiles(const GatedTiles& a) {
+    TileWarp w;
+    float v[Form::COUNT], up[Form::COUNT];
+    if (!tile_warp<Form>(a.rows, w)) return;
+    tile_read(v, a.rows.x + w.at, w.left, w.lane);
+    tile_read(up, a.up + w.at, w.left, w.lane);
+    if (a.act == 1) {
+#pragma unroll
+        for (int i = 0; i < Form::COUNT; i++) v[i] = z(mul1(silu1(v[i]), up[i]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < Form::COUNT; i++) v[i] = z(mul1(gelu1(v[i]), up[i]));
+    }
+    u32 top = tile_top(v);
+    if (lost(__uint_as_float(top))) report(a.faults, w.row);
+    Form::put(v, top, tile_place<Form>(a.rows.tiles, a.rows.groups, w.row, w.group), w.lane);
+}
+KERNEL BOUNDS(256, 4) gated_tiles_k(const GatedTiles a) { gated_tiles<FormK>(a); }
+KERNEL BOUNDS(256, 4) gated_tiles_32(const GatedTiles a) { gated_tiles<Form32>(a); }
+KERNEL BOUNDS(256, 4) gated_tiles_grid(const GatedTiles a) { gated_tiles<FormGrid>(a); }
