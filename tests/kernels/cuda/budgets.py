@@ -62,6 +62,7 @@ _REGISTERS = {
         "grid_rows",
     ),
     56: (
+        "heads",
         "quantise_256",
         "norm_add_norm",
         "norm_tiles_k",
@@ -69,10 +70,7 @@ _REGISTERS = {
         "norm_tiles_grid",
     ),
     64: ("take_rows",),
-    72: (
-        "heads",
-        "decode_combine",
-    ),
+    72: ("decode_combine",),
     96: (
         "norm_grid_rows",
         "matvec_grid_1",
