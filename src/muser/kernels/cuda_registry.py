@@ -19,6 +19,7 @@ class Unit:
 
 QUANTISED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
 FLOATS = ("f32", "f16", "bf16")
+TILES = ("k", "32", "grid")
 ROWS = (
     "rms_norm", "add_norm", "norm_add_norm", "head_norm", "heads", "rope_interleaved",
     "rope_half_split", "sigmoid_gate", "silu_gate", "gelu_gate", "add", "scale", "softcap",
@@ -36,7 +37,7 @@ ATTENTION = (
     *(f"{name}_{head}" for name in ("decode_tiles", "prefill") for head in (64, 128, 256)),
 )  # fmt: skip
 GEMM = (
-    "quantise_tiles_k", "quantise_tiles_32", "quantise_tiles_grid",
+    *(f"{what}_tiles_{form}" for what in ("quantise", "gated", "norm") for form in TILES),
     *(f"gemm_{name}" for name in (*QUANTISED, "grid")),
 )  # fmt: skip
 

@@ -162,6 +162,10 @@ CASES = (
     Case(heads=4, kv_heads=4, dim=256, rotated=256, capacity=128),
     Case(heads=3, kv_heads=3, dim=96, rotated=80, pairing=Pairing.INTERLEAVED),
     Case(heads=6, kv_heads=2, dim=80, rotated=80),
+    Case(heads=4, kv_heads=1, dim=64, rotated=64, pairing=Pairing.INTERLEAVED),
+    Case(rotated=64, pairing=Pairing.INTERLEAVED),
+    Case(normed=False, rotated=48),
+    Case(heads=2, kv_heads=1, dim=256, rotated=256, pairing=Pairing.INTERLEAVED),
 )
 
 

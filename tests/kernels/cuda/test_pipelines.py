@@ -9,7 +9,7 @@ from muser.devices.cuda import CudaRunner
 from muser.devices.device import Limits, Step
 from muser.devices.proofs import OneOperator, operator_checks
 from muser.formats import BlockType, GgufFile
-from muser.graph import Argmax, Embed, Graph, Op, Project
+from muser.graph import Activation, Add, Argmax, Embed, GatedAct, Graph, Op, Project, RmsNorm
 from muser.kernels import CudaLibrary
 from muser.kernels.cuda_registry import FLOATS, QUANTISED, units_of
 from muser.models import build
@@ -109,10 +109,10 @@ def test_every_operator_and_weight_type_is_lowered_alone(card, request):
     check(card)
 
 
-def weight_of(kind):
+def weight_of(kind, name="w"):
     """256 × 40 of zeros."""
     size = 256 * 40 // kind.elements * kind.bytes
-    return BoundTensor("w", kind, (256, 40), np.zeros(size, np.uint8))
+    return BoundTensor(name, kind, (256, 40), np.zeros(size, np.uint8))
 
 
 def graph_of(op):
@@ -136,3 +136,70 @@ def test_launches_fit_into_the_least_shared_memory(model, images, architecture):
     card = PaperCard(architecture, units, LEAST_SHARED)
     play(card, architecture, *model)
     check(card)
+
+
+def chunk_kernels(card, architecture, graph, weights):
+    """What a chunk launches, of which the last row's logits are wanted."""
+    limits = Limits(graph.context, 1, CHUNK)
+    runner = CudaRunner(card, paper_library(architecture), graph, weights, limits)
+    card.launches.clear()
+    every = np.arange(CHUNK, dtype=np.int32)
+    runner.play(Step(every * 0, every, every * 0, every[-1:]))
+    return [symbol for symbol, *_ in card.launches]
+
+
+def test_norms_of_a_chunk_go_straight_into_tiles(model, card, request):
+    """Two a layer; the last one of all belongs to the wanted rows."""
+    graph, weights = model
+    names = chunk_kernels(card, request.node.callspec.params["card"], graph, weights)
+    assert sum("norm_tiles" in name for name in names) == 2 * len(graph.caches) - 1
+    assert not {"add_norm", "norm_add_norm"} & {*names}
+
+
+NORM = RmsNorm("x", "normed", None, 1e-5, "norm")
+READS = Project("normed", ("y",), ("k",), ("projection",))
+UNFUSED = {
+    "tiles of two forms": (NORM, Project("normed", ("y", "z"), ("k", "b"), ("one", "other"))),
+    "read again": (NORM, READS, Add("normed", "x", "x", "sum")),
+    "another row": (NORM, Project("x", ("y",), ("k",), ("projection",))),
+    "a branch that is read again": (
+        RmsNorm("branch", "branch", None, 1e-5, "norm of the branch"),
+        Add("branch", "x", "x", "sum"),
+        NORM,
+        READS,
+        Add("branch", "x", "x", "again"),
+    ),
+}
+
+
+def test_gated_rows_of_a_chunk_go_straight_into_tiles(model, card, request):
+    names = chunk_kernels(card, request.node.callspec.params["card"], *model)
+    assert not {"silu_gate", "gelu_gate"} & {*names}
+
+
+@pytest.mark.parametrize("weights", [("k",), ("k", "b")], ids=len)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_gated_row_that_others_see_is_written(images, weights, again):
+    act = GatedAct("x", "branch", "x", Activation.SILU, "act")
+    outs = ("y", "z")[: len(weights)]
+    after = (Add("x", "normed", "x", "sum"),) if again else ()
+    names = kernels_of(images, (act, Project("x", outs, weights, outs), *after))
+    assert ("silu_gate" in names) == (again or len(weights) > 1)
+    assert ("gated_tiles_k" in names) == (not again and len(weights) == 1)
+
+
+def kernels_of(images, ops):
+    """What a chunk launches of operators on rows of 256, and `k` and `b` of two forms of tiles."""
+    units = {unit: images.unit("sm_90a", unit) for unit in units_of("sm_90a")}
+    tensors = OneOperator(
+        {"k": weight_of(BlockType.Q4_K, "k"), "b": weight_of(BlockType.Q8_0, "b")}
+    )
+    rows = {"x": 256, "branch": 256, "normed": 256, "y": 40, "z": 40}
+    graph = Graph("check", ops, rows, {}, (), {}, vocabulary=40, context=CHUNK)
+    return chunk_kernels(PaperCard("sm_90a", units), "sm_90a", graph, tensors)
+
+
+@pytest.mark.parametrize("case", UNFUSED)
+def test_a_normed_row_that_others_see_is_written(images, case):
+    names = kernels_of(images, UNFUSED[case])
+    assert any(name in ("rms_norm", "add_norm", "norm_add_norm") for name in names)

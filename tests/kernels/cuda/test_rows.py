@@ -22,106 +22,75 @@ def check(expected, actual):
     assert same_bits(expected, actual), differing(expected, actual)
 
 
-def norm(shim, play, x, weight, eps, seed=0):
-    source, width = play.source(x), x.shape[1]
+WAYS = ((0, 1), (1, 1), (1, 2))
+"""Whether shared memory holds the rows, and how many a thread block has."""
+
+
+def ways(width):
+    return WAYS[:1] if width % 4 else WAYS
+
+
+def norm(shim, kernel, play, x, other=None, weight=None, first=None, way=(0, 1), seed=0):
+    """The rows normed in place, or the sums in place of `other` and their norms."""
+    (held, each), width = way, x.shape[1]
+    source = play.source(x)
+    sums = None if other is None else play.source(other)
+    out = source if other is None else play.target(width)
     argument = structure(
         x=source,
+        other=sums,
+        first_weight=first,
         weight=weight,
-        out=source,
+        sum=sums,
+        out=out,
         step=play.step(),
         faults=play.faults(),
         width=width,
+        held=held,
         inverse=F32(1 / width),
-        eps=F32(eps),
+        first_eps=F32(1e-4),
+        eps=F32(1e-5),
     )
-    shim.launch("rms_norm", play.bucket, 256, argument, seed=seed)
-    return play.results(source)
+    shared = held * each * 4 * width * (1 if other is None else 2)
+    shim.launch(kernel, -(-play.bucket // each), 256 * each, argument, shared=shared, seed=seed)
+    return (play.results(out),) if other is None else (play.results(sums), play.results(out))
+
+
+def check_norms(shim, kernel, expected, x, other=None, weight=None, first=None):
+    for way in ways(x.shape[1]):
+        for count, bucket, seed in orders():
+            play = Play(count, bucket)
+            actual = norm(shim, kernel, play, x, other, weight, first, way, seed)
+            for wanted, got in zip(expected, actual, strict=True):
+                check(wanted[:count], got)
+            assert play.fault is None
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("width", [1, 96, 255, 256, 576, 1023, 6656])
+@pytest.mark.parametrize("width", [1, 96, 255, 256, 576, 1023, 6656, 8196])
 def test_norm(rows, rng, width, weighted):
     x, w = random_rows(rng, 64, width), random_rows(rng, 1, width)[0] if weighted else None
-    expected = oracle.rms_norm(x, w, 1e-5)
-    for count, bucket, seed in orders():
-        play = Play(count, bucket)
-        check(expected[:count], norm(rows, play, x, w, 1e-5, seed))
-        assert play.fault is None
+    check_norms(rows, "rms_norm", [oracle.rms_norm(x, w, 1e-5)], x, weight=w)
 
 
-@pytest.mark.parametrize("width", [8192, 8193, 16384])
-def test_wide_norm(rows, rng, width):
-    x, w = random_rows(rng, 3, width), random_rows(rng, 1, width)[0]
-    check(oracle.rms_norm(x, w, 1e-6), norm(rows, Play(3, 4), x, w, 1e-6, seed=1))
-
-
-def add_norm(shim, play, left, right, weight, seed=0):
-    width = left.shape[1]
-    right, out = play.source(right), play.target(width)
-    argument = structure(
-        left=play.source(left),
-        right=right,
-        weight=weight,
-        sum=right,
-        out=out,
-        step=play.step(),
-        faults=play.faults(),
-        width=width,
-        inverse=F32(1 / width),
-        eps=F32(1e-5),
-    )
-    shim.launch("add_norm", play.bucket, 256, argument, seed=seed)
-    return play.results(right), play.results(out)
-
-
-@pytest.mark.parametrize("width", [1, 255, 576, 6656, 8192])
-def test_add_norm(rows, rng, width):
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("width", [1, 255, 576, 2308, 6656])
+def test_add_norm(rows, rng, width, weighted):
     left, right = random_rows(rng, 64, width), random_rows(rng, 64, width)
     right[9] = -left[9]
-    w = random_rows(rng, 1, width)[0]
+    w = random_rows(rng, 1, width)[0] if weighted else None
     total = oracle.add(left, right)
-    expected = oracle.rms_norm(total, w, 1e-5)
-    for count, bucket, seed in orders():
-        play = Play(count, bucket)
-        sums, out = add_norm(rows, play, left, right, w, seed)
-        check(total[:count], sums)
-        check(expected[:count], out)
-        assert play.fault is None
+    check_norms(rows, "add_norm", [total, oracle.rms_norm(total, w, 1e-5)], left, right, w)
 
 
-def norm_add_norm(shim, play, branch, stream, first, second, seed=0):
-    width = branch.shape[1]
-    stream, out = play.source(stream), play.target(width)
-    argument = structure(
-        branch=play.source(branch),
-        stream=stream,
-        first=first,
-        second=second,
-        sum=stream,
-        out=out,
-        step=play.step(),
-        faults=play.faults(),
-        width=width,
-        inverse=F32(1 / width),
-        first_eps=F32(1e-4),
-        second_eps=F32(1e-6),
-    )
-    shim.launch("norm_add_norm", play.bucket, 256, argument, seed=seed)
-    return play.results(stream), play.results(out)
-
-
-@pytest.mark.parametrize("width", [1, 255, 576, 6656, 8192])
-def test_norm_add_norm(rows, rng, width):
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("width", [1, 255, 576, 2308, 6656])
+def test_norm_add_norm(rows, rng, width, weighted):
     branch, stream = random_rows(rng, 64, width), random_rows(rng, 64, width)
-    first, second = random_rows(rng, 2, width)
+    first, second = random_rows(rng, 2, width) if weighted else (None, None)
     total = oracle.add(oracle.rms_norm(branch, first, 1e-4), stream)
-    expected = oracle.rms_norm(total, second, 1e-6)
-    for count, bucket, seed in orders():
-        play = Play(count, bucket)
-        sums, out = norm_add_norm(rows, play, branch, stream, first, second, seed)
-        check(total[:count], sums)
-        check(expected[:count], out)
-        assert play.fault is None
+    expected = [total, oracle.rms_norm(total, second, 1e-5)]
+    check_norms(rows, "norm_add_norm", expected, branch, stream, second, first)
 
 
 def elementwise(shim, kernel, play, x, y, block, **constants):
@@ -177,16 +146,12 @@ def test_add_scale_softcap(rows, rng, width):
 
 @pytest.mark.parametrize("row", [0, 3])
 def test_faults_name_the_first_row(rows, rng, row):
-    """Squares, sums and products that overflow, in two rows."""
-    x, ones = random_rows(rng, 5, 64), np.ones(64, F32)
+    """Sums and products that overflow, in two rows."""
+    x = random_rows(rng, 5, 64)
     x[row, 9] = x[4, 60] = HUGE
     most = np.where(x == HUGE, F32(3e38), x)
     capped = {"factor": F32(30), "inverse": F32(1 / 30)}
     tries = (
-        lambda play: norm(rows, play, x, ones, 1e-5),
-        lambda play: add_norm(rows, play, most, most, ones),
-        lambda play: norm_add_norm(rows, play, most, np.ones_like(x), ones, ones),
-        lambda play: norm_add_norm(rows, play, np.ones_like(x), most, ones, ones),
         lambda play: elementwise(rows, "add", play, most, most, 64),
         lambda play: elementwise(rows, "scale", play, most, None, 64, factor=4),
         lambda play: elementwise(
@@ -202,10 +167,37 @@ def test_faults_name_the_first_row(rows, rng, row):
         assert play.fault == row
 
 
-def test_a_weight_can_drive_a_norm_out_of_range(rows, rng):
-    x, w = random_rows(rng, 3, 64), np.ones(64, F32)
-    x[2, 5], w[5] = 1e4, 3e38
-    x[:2, 5] = 0
-    play = Play(3, 4)
-    norm(rows, play, x, w, 1e-5)
-    assert play.fault == 2
+def faulty_norms(rng, row):
+    """Kernel, x, other, weight and first weight: rows `row` and 4 leave the finite numbers."""
+    x, ones, vast = random_rows(rng, 5, 64), np.ones(64, F32), np.ones(64, F32)
+    places, vast[9] = ([row, 4], [9, 60]), 3e38
+    huge, lost, minus, tall = x.copy(), x.copy(), x.copy(), x.copy()
+    huge[places], lost[places], minus[places], tall[[row, 4], 9] = HUGE, np.inf, -np.inf, 1e4
+    flat = np.where(tall == 1e4, tall, F32(0.25))
+    flat[[i for i in range(4) if i != row], 9] = 0
+    return {
+        "squares": ("rms_norm", huge, None, ones, None),
+        "a weight": ("rms_norm", flat, None, vast, None),
+        "squares of sums": ("add_norm", x, huge, ones, None),
+        "a sum": ("add_norm", lost, x, ones, None),
+        "a sum of infinities": ("add_norm", lost, minus, ones, None),
+        "a weight of sums": ("add_norm", flat, 0 * x, vast, None),
+        "squares of the branch": ("norm_add_norm", huge, x, ones, ones),
+        "a weight of the branch": ("norm_add_norm", flat, x, ones, vast),
+        "infinities of both": ("norm_add_norm", flat, minus, ones, vast),
+        "squares of the stream": ("norm_add_norm", x, huge, ones, ones),
+        "the last weight": ("norm_add_norm", flat, flat, vast, 0 * ones),
+    }
+
+
+FAULTY = list(faulty_norms(np.random.default_rng(0), 0))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("case", FAULTY)
+@pytest.mark.parametrize("row", [0, 3])
+def test_norms_name_the_first_row(rows, rng, row, case, way):
+    kernel, *arrays = faulty_norms(rng, row)[case]
+    play = Play(5, 16)
+    norm(rows, kernel, play, *arrays, way=way)
+    assert play.fault == row

@@ -2,12 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 from muser.devices.cuda.card import Address
 from muser.devices.cuda.layouts import GROUP_BYTES
 from muser.devices.cuda.lowering import Lowering
+from muser.devices.cuda.norms import LANES, held_rows, kind_of, norm_of, row_bytes
 from muser.devices.cuda.projecting import Member, by_form, members_of, types_of
-from muser.devices.cuda.structs import ChunkGemm, ChunkPart, TileRows, WideGemm
+from muser.devices.cuda.sources import Before
+from muser.devices.cuda.structs import (
+    ChunkGemm,
+    ChunkPart,
+    GatedTiles,
+    NormTiles,
+    TileRows,
+    WideGemm,
+)
 from muser.formats import FLOATS, BlockType
 from muser.graph import Activation, GatedAct, Project
 from muser.graph.arithmetic import GRID_BLOCK
@@ -15,9 +25,9 @@ from muser.kv import round_up
 
 TILE_ROWS = 128
 TILE_BYTES: Mapping[int, int] = MappingProxyType({256: 37_376, 32: 40_960, GRID_BLOCK: 33_280})
-TILERS: Mapping[int, str] = MappingProxyType(
-    {256: "quantise_tiles_k", 32: "quantise_tiles_32", GRID_BLOCK: "quantise_tiles_grid"}
-)
+FORMS: Mapping[int, str] = MappingProxyType({256: "k", 32: "32", GRID_BLOCK: "grid"})
+"""Elements of a block to the end of a kernel's name: what it quantises to."""
+ACTIVATIONS: Mapping[Activation, int] = MappingProxyType({Activation.SILU: 1, Activation.GELU: 2})
 STAGES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
         "q4_k": (128, 37_120),
@@ -34,12 +44,16 @@ STAGES: Mapping[str, tuple[int, int]] = MappingProxyType(
 """Of a GEMM of `gemm.cuh`: outputs of a thread block, and bytes of one of its two stages."""
 
 
-def many_rows(low: Lowering, op: Project, gate: GatedAct | None = None) -> None:
-    """For each block size of the group one launch that makes tiles, then one for all of it where
-    the card has warpgroups, else one for each format.
+Front: TypeAlias = Before | GatedAct
+"""What stands in front of a projection and makes its rows, straight into tiles."""
+
+
+def many_rows(low: Lowering, op: Project, front: Front, gate: GatedAct | None = None) -> None:
+    """For each block size of the group one launch that makes tiles, of what stands in front of the
+    projection too, then one for all of it where the card has warpgroups, else one for each format.
     """
     for block, members in by_form(members_of(low, op)).items():
-        tiles = _tiles(low, op, block)
+        tiles = _tiles(low, op, block, front)
         if block == 256 and is_wide(low):
             _wide(low, members, tiles, gate)
             continue
@@ -58,6 +72,15 @@ def gates(low: Lowering, op: Project) -> bool:
     return is_wide(low) and blocks == {256}
 
 
+def norms(low: Lowering, op: Project, before: Before) -> bool:
+    """Whether one launch norms the rows and makes their tiles: all rows, in one form."""
+    return before.take is None and held_rows(low, before) > 0 and has_one_form(low, op)
+
+
+def has_one_form(low: Lowering, op: Project) -> bool:
+    return len(by_form(members_of(low, op))) == 1
+
+
 def _by_kernel(members: Sequence[Member]) -> Mapping[str, list[Member]]:
     groups: dict[str, list[Member]] = {}
     for member in members:
@@ -69,15 +92,31 @@ def _kernel_of(kind: BlockType) -> str:
     return "grid" if kind in FLOATS else kind.name.lower()
 
 
-def _tiles(low: Lowering, op: Project, block: int) -> Address:
+def _tiles(low: Lowering, op: Project, block: int, front: Front) -> Address:
     width = low.width(op.source)
     groups = -(-width // (GRID_BLOCK if block == GRID_BLOCK else 256))
     bands = -(-low.rows // TILE_ROWS)
     where = low.shared.room(f"tiles {block}", bands * groups * TILE_BYTES[block])
-    low.entry_of(f"{op.source} in blocks of {block}")
-    args = TileRows(low.row(op.source), where, low.count_at, width, groups)
-    low.launch(TILERS[block], (groups, bands * 16), 256, args)
+    rows = TileRows(low.row(op.source), where, low.count_at, width, groups)
+    shape = (groups, bands * 16), 256
+    if isinstance(front, GatedAct):
+        rows.x, act = low.row(front.gate), ACTIVATIONS[front.activation]
+        gated = GatedTiles(rows, low.row(front.up), low.faults(front.node), act)
+        low.launch(f"gated_tiles_{FORMS[block]}", *shape, gated)
+    elif front.norm is not None:
+        _norm_tiles(low, front, block, NormTiles(tiles=where, groups=groups), bands)
+    else:
+        low.entry_of(f"{op.source} in blocks of {block}")
+        low.launch(f"quantise_tiles_{FORMS[block]}", *shape, rows)
     return where
+
+
+def _norm_tiles(low: Lowering, before: Before, block: int, args: NormTiles, bands: int) -> None:
+    rows = held_rows(low, before)
+    args.norm, args.kind = norm_of(low, before, 1), kind_of(before)
+    shared = rows * row_bytes(low, before)
+    grid = (bands * TILE_ROWS // rows,)
+    low.launch(f"norm_tiles_{FORMS[block]}", grid, LANES * rows, args, shared=shared)
 
 
 def _gemm(low: Lowering, kind: str, members: Sequence[Member], tiles: Address) -> None:
@@ -115,7 +154,7 @@ def _wide(low: Lowering, members: Sequence[Member], tiles: Address, gate: GatedA
     for i, member in enumerate(members):
         args.part[i] = _chunk_part(low, member, WIDE_FORMATS[member.placed.layout.type])
     if gate is not None:
-        args.gated = 1 if gate.activation is Activation.SILU else 2
+        args.gated = ACTIVATIONS[gate.activation]
         args.part[0].out, args.entry = low.row(gate.target), low.entry_of(gate.node)
     stage = round_up(TILE_BYTES[256] + 128 * largest, 1024)
     args.stage_bytes, args.stages = stage, 4 if largest == GROUP_BYTES[BlockType.Q4_K] else 3

@@ -1,16 +1,13 @@
-"""Rules of what is neither a projection nor attention."""
+"""Rules of what is neither a projection, nor attention, nor a norm of whole rows."""
 
 from muser.devices.cuda.layouts import GROUP
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.structs import (
-    AddNorm,
     ArgmaxParts,
     Elementwise,
     Embedding,
     FirstOfParts,
     Heads,
-    Norm,
-    NormAddNorm,
     NormOfHeads,
     Rotation,
     Taking,
@@ -24,7 +21,6 @@ from muser.graph import (
     HeadNorm,
     KvAppend,
     Pairing,
-    RmsNorm,
     Rope,
     Scale,
     SigmoidGate,
@@ -34,7 +30,6 @@ from muser.graph import (
 
 FEW = 64  # threads of a block where there is one row
 MANY = 256
-HELD = 8192  # the widest row that a fused norm takes
 KEYS = 2048  # logits that one block of the first token's search takes
 MOST_PARTS = 128
 MOST_HEAD = 256
@@ -62,65 +57,6 @@ def embed(low: Lowering, op: Embed) -> bool:
     )
     grid, block = across(low, width) if is_float else ((-(-groups // 8), low.rows), MANY)
     low.launch(f"embed_{layout.type.name.lower()}", grid, block, args, served=(layout.type.name,))
-    return True
-
-
-def norm(low: Lowering, op: RmsNorm) -> bool:
-    width = low.width(op.source)
-    args = Norm(
-        low.row(op.source),
-        low.norm_weight(op.weight),
-        low.row(op.target),
-        low.pointers(),
-        low.faults(op.node),
-        width,
-        inverse_of(width),
-        op.eps,
-    )
-    low.launch("rms_norm", (low.rows,), MANY, args)
-    return True
-
-
-def add_norm(low: Lowering, op: Add, after: RmsNorm) -> bool:
-    width = low.width(op.target)
-    if after.source != op.target or width > HELD:
-        return False
-    args = AddNorm(
-        low.row(op.left),
-        low.row(op.right),
-        low.norm_weight(after.weight),
-        low.row(op.target),
-        low.row(after.target),
-        low.pointers(),
-        low.faults(op.node, after.node),
-        width,
-        inverse_of(width),
-        after.eps,
-    )
-    low.launch("add_norm", (low.rows,), MANY, args)
-    return True
-
-
-def norm_add_norm(low: Lowering, before: RmsNorm, op: Add, after: RmsNorm) -> bool:
-    width = low.width(op.target)
-    chained = before.target == op.left != op.right and after.source == op.target
-    if not chained or width > HELD or not low.is_unseen(op.left):
-        return False
-    args = NormAddNorm(
-        low.row(before.source),
-        low.row(op.right),
-        low.norm_weight(before.weight),
-        low.norm_weight(after.weight),
-        low.row(op.target),
-        low.row(after.target),
-        low.pointers(),
-        low.faults(before.node, op.node, after.node),
-        width,
-        inverse_of(width),
-        before.eps,
-        after.eps,
-    )
-    low.launch("norm_add_norm", (low.rows,), MANY, args)
     return True
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from types import MappingProxyType
 
-from muser.devices.cuda import attending, chunked, rowwise
+from muser.devices.cuda import attending, chunked, norms, rowwise
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.projecting import After, few_rows
 from muser.devices.cuda.sources import Before, fits
@@ -72,27 +72,45 @@ def _project(low: Lowering, *ops: Op) -> bool:
     front, op, behind = ops[:at], ops[at], ops[at + 1 :]
     assert isinstance(op, Project)
     if low.bucket not in FEW:
-        return not front and _many_rows(low, op, _after(behind))
+        return _many_rows(low, op, _before(front), _after(behind))
     before, after = _before(front), _after(behind)
-    if not fits(before, op.source) or not _ends(low, op, after):
+    if not _begins(low, op, before) or not _ends(low, op, after):
         return False
-    if front and not low.is_unseen(op.source):
+    if before.add is not None and not low.may_swap(before.add.target):
         return False
-    if before.add is not None:
-        hidden = before.add.left == before.add.target or low.is_unseen(before.add.left)
-        if not hidden or not low.may_swap(before.add.target):
-            return False
     few_rows(low, op, before, after)
     return True
 
 
-def _many_rows(low: Lowering, op: Project, after: After) -> bool:
+def _many_rows(low: Lowering, op: Project, before: Before, after: After) -> bool:
     if after.scale is not None or after.cap is not None:
+        return False
+    if before.norm is not None and not (
+        _begins(low, op, before) and chunked.norms(low, op, before)
+    ):
         return False
     if after.gate is not None and not (_ends(low, op, after) and chunked.gates(low, op)):
         return False
-    chunked.many_rows(low, op, after.gate)
+    chunked.many_rows(low, op, before, after.gate)
     return True
+
+
+def _gated_rows(low: Lowering, gate: GatedAct, op: Project) -> bool:
+    """A gated activation that only the projection behind it reads."""
+    if low.bucket in FEW or gate.target != op.source or not low.is_unseen(op.source):
+        return False
+    if not chunked.has_one_form(low, op):
+        return False
+    chunked.many_rows(low, op, gate)
+    return True
+
+
+def _begins(low: Lowering, op: Project, before: Before) -> bool:
+    """Whether what stands in front makes the projection's rows, and nothing else sees them."""
+    add = before.add
+    if not fits(before, op.source) or (before.norm is not None and not low.is_unseen(op.source)):
+        return False
+    return add is None or add.left == add.target or low.is_unseen(add.left)
 
 
 def _before(ops: tuple[Op, ...]) -> Before:
@@ -149,17 +167,18 @@ PATTERNS: Mapping[tuple[type[Op], ...], Rule] = MappingProxyType(
         (HeadNorm, HeadNorm, Rope, Rope, KvAppend): rowwise.normed_turned_heads,
         (HeadNorm, HeadNorm, KvAppend): rowwise.normed_heads,
         (Rope, Rope, KvAppend): rowwise.turned_heads,
-        (RmsNorm, Add, RmsNorm): rowwise.norm_add_norm,
-        (Add, RmsNorm): rowwise.add_norm,
+        (RmsNorm, Add, RmsNorm): norms.norm_add_norm,
+        (Add, RmsNorm): norms.add_norm,
         (Attention, SigmoidGate): attending.gated_attention,
         (Scale, Softcap): rowwise.scale_softcap,
         (Embed,): rowwise.embed,
-        (RmsNorm,): rowwise.norm,
+        (RmsNorm,): norms.norm,
         (HeadNorm,): rowwise.head_norm,
         (Rope,): rowwise.rope,
         (KvAppend,): attending.kv_append,
         (Attention,): attending.attention,
         (SigmoidGate,): rowwise.sigmoid_gate,
+        (GatedAct, Project): _gated_rows,
         (GatedAct,): rowwise.gated_act,
         (Add,): rowwise.add,
         (Scale,): rowwise.scale,

@@ -181,6 +181,12 @@ class TileRows(ctypes.Structure):
     )
 
 
+class GatedTiles(ctypes.Structure):
+    """`GatedTiles` of `tile_rows.cuh`."""
+
+    _fields_ = (("rows", TileRows), ("up", Pointer), ("faults", Faults), ("act", Int))
+
+
 class ChunkPart(ctypes.Structure):
     """`ChunkPart` of `gemm.cuh`."""
 
@@ -227,54 +233,29 @@ class WideGemm(ctypes.Structure):
 
 
 class Norm(ctypes.Structure):
-    """`Norm` of `rows.cuh`."""
+    """`rows::Norm` of `norms.cuh`."""
 
     _fields_ = (
         ("x", Pointer),
-        ("weight", Pointer),
-        ("out", Pointer),
-        ("step", StepPointers),
-        ("faults", Faults),
-        ("width", Int),
-        ("inverse", Float),
-        ("eps", Float),
-    )
-
-
-class AddNorm(ctypes.Structure):
-    """`AddNorm` of `rows.cuh`."""
-
-    _fields_ = (
-        ("left", Pointer),
-        ("right", Pointer),
-        ("weight", Pointer),
-        ("sum", Pointer),
-        ("out", Pointer),
-        ("step", StepPointers),
-        ("faults", Faults),
-        ("width", Int),
-        ("inverse", Float),
-        ("eps", Float),
-    )
-
-
-class NormAddNorm(ctypes.Structure):
-    """`NormAddNorm` of `rows.cuh`."""
-
-    _fields_ = (
-        ("branch", Pointer),
-        ("stream", Pointer),
+        ("other", Pointer),
         ("first_weight", Pointer),
-        ("second_weight", Pointer),
+        ("weight", Pointer),
         ("sum", Pointer),
         ("out", Pointer),
         ("step", StepPointers),
         ("faults", Faults),
         ("width", Int),
+        ("held", Int),
         ("inverse", Float),
         ("first_eps", Float),
-        ("second_eps", Float),
+        ("eps", Float),
     )
+
+
+class NormTiles(ctypes.Structure):
+    """`NormTiles` of `norm_tiles.cuh`."""
+
+    _fields_ = (("norm", Norm), ("tiles", Pointer), ("kind", Int), ("groups", Int))
 
 
 class Elementwise(ctypes.Structure):

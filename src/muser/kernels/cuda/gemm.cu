@@ -2,4 +2,5 @@
 #include "muser.cuh"
 #include "tiles.cuh"
 #include "tile_rows.cuh"
+#include "norm_tiles.cuh"
 #include "gemm.cuh"

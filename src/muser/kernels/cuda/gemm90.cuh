@@ -45,6 +45,7 @@ struct WidePlan {
 struct WideShared {  // after the stages
     u64 full[WIDE_MOST_STAGES], free[WIDE_MOST_STAGES];  // two feeders, eight warps arrive
     WidePlan plan;
+    int done[WIDE_THREADS / 32];  // pieces of each warp, which has no register left for them
 };
 
 template <bool GATED>
@@ -89,10 +90,13 @@ INLINE WideTile wide_tile(const WideGemm& a, int tile, int row_tiles) {
     return {p, y * WIDE_OUTPUTS<GATED>, tile % row_tiles * TILE_ROWS};
 }
 INLINE int wide_bytes(int format) { return 144 + 32 * format; }
-// The tile of weights of an output and a group; Q6_K's has sixteen d behind it.
-INLINE const u8* wide_tile_of(const WideGemm& a, int part, int output, int b) {
-    int format = a.part[part].format, bytes = 16 * (wide_bytes(format) + (format == 2 ? 2 : 0));
-    return a.part[part].weights + ((size_t)(output / 16) * a.groups + b) * bytes;
+// Of a tile of weights: Q6_K's has sixteen d behind it.
+INLINE u32 wide_unit(const WideGemm& a, int part) {
+    int format = a.part[part].format;
+    return 16 * wide_bytes(format) + (format == 2 ? 32 : 0);
+}
+INLINE const u8* wide_tile_of(const WideGemm& a, int part, int output) {  // of the first group
+    return a.part[part].weights + (size_t)(output / 16) * a.groups * wide_unit(a, part);
 }
 
 struct WideStage {  // which one, and the parity of its barriers
@@ -125,16 +129,21 @@ INLINE void wide_feed_weights(const WideGemm& a, u8* shared, WideShared& mem) {
 #pragma unroll 1
     for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
         WideTile tile = wide_tile<GATED>(a, piece.tile, mem.plan.row_tiles);
-        int bytes = wide_bytes(a.part[tile.part].format), second = GATED ? 1 : tile.part;
+        int part = GATED ? 0 : tile.part;
+        u32 size = 16 * wide_bytes(a.part[part].format), unit = wide_unit(a, part);
+        const u8* from = wide_tile_of(a, part, tile.output) + (size_t)piece.from * unit;
 #pragma unroll 1
-        for (int b = piece.from; b < piece.to; b++, s.next(a.stages)) {
-            u8* weights = shared + s.at * a.stage_bytes + TILE_K;
+        for (int left = piece.to - piece.from; left > 0; left--, from += unit, s.next(a.stages)) {
+            u8* to = shared + s.at * a.stage_bytes + TILE_K;
             barrier_wait(&mem.free[s.at], s.phase ^ 1);
-            barrier_expect(&mem.full[s.at], 128 * bytes);
+            barrier_expect(&mem.full[s.at], 8 * size);
 #pragma unroll 1
-            for (int i = 0; i < 8; i++) {
-                int part = i < 4 ? tile.part : second, output = tile.output + 16 * (GATED ? i % 4 : i);
-                bulk_copy(weights + 16 * i * bytes, wide_tile_of(a, part, output, b), 16 * bytes, &mem.full[s.at]);
+            for (u32 i = 0; i < 4; i++, to += size) {
+                u32 band = a.groups * unit;
+                const u8* tile = from + i * band;
+                bulk_copy(to, tile, size, &mem.full[s.at]);
+                tile += GATED ? a.part[1].weights - a.part[0].weights : 4 * (i64)band;
+                bulk_copy(to + 4 * size, tile, size, &mem.full[s.at]);
             }
         }
     }
@@ -180,24 +189,26 @@ INLINE void wide_products(int (&high)[64], int (&low)[64], const Rows& rows, u32
     }
 }
 
-// Q6_K's d of this lane's two rows: parts and outputs.
-struct WideApart {
-    int part[2], output[2];
-};
-INLINE u32 wide_half(const WideGemm& a, const WideApart& apart, int i, int b) {
-    int output = apart.output[i];
-    return ((const u16*)(wide_tile_of(a, apart.part[i], output, b) + 16 * PlanesQ6K::BYTES))[output % 16];
+// Q6_K's d of this lane's two rows: that of the second one stands eight further on, or with a gate at the same place of
+// the other weight.
+template <bool GATED>
+INLINE u32 wide_halves(const WideGemm& a, const WideTile& tile, int b, const WideWarp& w) {
+    constexpr int HALVES = 16 * (PlanesQ6K::BYTES + 2) / 2;  // of a tile
+    int output = tile.output + w.row[0], at = (output / 16 * a.groups + b) * HALVES + 8 * PlanesQ6K::BYTES + output % 16;
+    const u16 *first = (const u16*)a.part[tile.part].weights + at;
+    const u16 *second = GATED ? (const u16*)a.part[1].weights + at : first + 8;
+    return *first | (u32)*second << 16;
 }
 
-template <typename P>
-INLINE void wide_step(const WideGemm& a, float (&total)[64], const u8* stage, const WideApart& apart, int b,
+template <typename P, bool GATED>
+INLINE void wide_step(const WideGemm& a, float (&total)[64], const u8* stage, const WideTile& tile, int b,
                       const WideWarp& w) {
     const u8* weights = stage + TILE_K;
     Rows rows = {weights + w.row[0] * P::BYTES, weights + w.row[1] * P::BYTES};
     int high[64], low[64];
     float f[64], mins[64], d[2], dmin[2];
     u32 at = shared_address(stage);
-    u32 both = P::MINS ? 0 : wide_half(a, apart, 0, b) | wide_half(a, apart, 1, b) << 16;
+    u32 both = P::MINS ? 0 : wide_halves<GATED>(a, tile, b, w);
     wide_products<P>(high, low, rows, at, w);
     wide_give_turn(w.group);
     matrix_wait<0>();
@@ -232,11 +243,9 @@ INLINE void wide_step(const WideGemm& a, float (&total)[64], const u8* stage, co
 template <typename P, bool GATED>
 INLINE void wide_multiply(const WideGemm& a, float (&total)[64], const WideTile& tile, const Piece& piece,
                           u8* shared, WideShared& mem, const WideWarp& w, WideStage& s) {
-    int second = tile.output + w.row[1] - (GATED ? 64 : 0);
-    WideApart apart = {{tile.part, GATED ? 1 : tile.part}, {tile.output + w.row[0], second}};
     for (int b = piece.from; b < piece.to; b++, s.next(a.stages)) {
         barrier_wait(&mem.full[s.at], s.phase);
-        wide_step<P>(a, total, shared + s.at * a.stage_bytes, apart, b, w);
+        wide_step<P, GATED>(a, total, shared + s.at * a.stage_bytes, tile, b, w);
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(&mem.free[s.at]);
     }
@@ -343,7 +352,7 @@ INLINE void wide_work(const WideGemm& a, u8* shared, WideShared& mem) {
     Piece piece;
     if (w.group == 1) wide_give_turn(1);  // the first one; that of the last step is taken by nobody
 #pragma unroll 1
-    for (int i = 0; wide_piece(mem.plan, i, piece); i++) {
+    while (wide_piece(mem.plan, mem.done[threadIdx.x / 32], piece)) {
         float total[64];
 #pragma unroll
         for (int k = 0; k < 64; k++) total[k] = 0.0f;
@@ -351,6 +360,9 @@ INLINE void wide_work(const WideGemm& a, u8* shared, WideShared& mem) {
         wide_multiply_any<GATED>(a, total, piece, shared, mem, w, s);
         if (piece.to < a.groups) wide_leave(a, total);
         else wide_finish<GATED>(a, total, wide_tile<GATED>(a, piece.tile, mem.plan.row_tiles), w, mem.plan.n);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mem.done[threadIdx.x / 32]++;
+        __syncwarp();
     }
 }
 
@@ -362,6 +374,7 @@ INLINE void wide_block(const WideGemm& a, u8* shared) {
     if (threadIdx.x == 0) {
         for (int s = 0; s < a.stages; s++) barrier_init(&mem.full[s], 2), barrier_init(&mem.free[s], 8);
         mem.plan = wide_plan<GATED>(a, *a.count);
+        for (int w = 0; w < WIDE_THREADS / 32; w++) mem.done[w] = 0;
         barrier_fence();
     }
     __syncthreads();

@@ -42,24 +42,26 @@ struct Rope {
 };
 
 namespace head {
-constexpr int VALUES = HEAD_MOST / 32;  // element lane + 32·i
+constexpr int MOST = HEAD_MOST / 32;  // elements of a thread: lane + 32·i
 
-template <class F>
+// WHOLE: n is 32·VALUES, so that nothing is asked.
+template <int VALUES, bool WHOLE = false, class F>
 INLINE void each(int n, F f) {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < VALUES; i++)
-        if (lane + 32 * i < n) f(i, lane + 32 * i);
+        if (WHOLE || lane + 32 * i < n) f(i, lane + 32 * i);
 }
 
+template <int VALUES, bool WHOLE>
 INLINE void norm_values(float (&x)[VALUES], const float (&w)[VALUES], int n, float inverse, float eps, bool& bad) {
-    float s[VALUES];
+    float s[MOST];
 #pragma unroll
-    for (int i = 0; i < VALUES; i++) s[i] = 0.0f;
-    each(n, [&](int i, int) { s[i] = fma1(x[i], x[i], 0.0f); });
+    for (int i = 0; i < MOST; i++) s[i] = 0.0f;
+    each<VALUES, WHOLE>(n, [&](int i, int) { s[i] = fma1(x[i], x[i], 0.0f); });
     float sum = rows::halve(s), r = rows::inverse_root(sum, inverse, eps);
     bad |= lost(sum);
-    each(n, [&](int i, int) { x[i] = rows::kept(mul1(mul1(x[i], r), w[i]), bad); });
+    each<VALUES, WHOLE>(n, [&](int i, int) { x[i] = rows::kept(mul1(mul1(x[i], r), w[i]), bad); });
 }
 
 // Both of a pair, x0 first.
@@ -68,29 +70,30 @@ INLINE float2 turn(float x0, float x1, float2 t, bool& bad) {
 }
 
 INLINE int pair_of(const Heads& a, int k) { return a.halves ? (k < a.rotated / 2 ? k : k - a.rotated / 2) : k / 2; }
-// `held`: HEAD_MOST floats of this warp, through which an element meets the other of its pair.
+// `held`: HEAD_MOST floats of this warp, through which an element meets the other of its pair. Either is a sum of two
+// products, the second's with sine and cosine in the other order: no lane goes its own way.
+template <int VALUES, bool WHOLE>
 INLINE void rotate(float (&x)[VALUES], const Heads& a, const float2 (&turns)[VALUES], float* held, bool& bad) {
     int half = a.rotated / 2;
-    each(a.head_dim, [&](int i, int k) { held[k] = x[i]; });
+    each<VALUES, WHOLE>(a.head_dim, [&](int i, int k) { held[k] = x[i]; });
     __syncwarp();
-    each(a.head_dim, [&](int i, int k) {
-        if (k < a.rotated) {
-            int pair = pair_of(a, k);
-            bool second = a.halves ? k >= half : k % 2;
-            float x0 = held[a.halves ? pair : 2 * pair], x1 = held[a.halves ? pair + half : 2 * pair + 1];
-            float2 t = turns[i];
-            x[i] = second ? fma1(x0, t.y, mul1(x1, t.x)) : fma1(x0, t.x, -mul1(x1, t.y));
-        }
-        x[i] = rows::kept(x[i], bad);
+    each<VALUES, WHOLE>(a.head_dim, [&](int i, int k) {
+        bool second = a.halves ? k >= half : threadIdx.x & 1, turned = k < a.rotated;
+        int apart = a.halves ? half : 1;
+        float other = held[!turned ? k : second ? k - apart : k + apart];
+        float u = second ? turns[i].y : turns[i].x, v = second ? turns[i].x : -turns[i].y;
+        float sum = fma1(second ? other : x[i], u, mul1(second ? x[i] : other, v));
+        x[i] = rows::kept(turned ? sum : x[i], bad);
     });
 }
 
 // G(x, 11, -24) as f16; returns the step. What f16 does not hold is a fault and becomes 0: a cache must stay finite.
+template <int VALUES, bool WHOLE>
 INLINE int snap(const float (&x)[VALUES], int n, u16* to, bool& bad) {
     u32 top = 0;
-    each(n, [&](int i, int) { top = max(top, bits_abs(x[i])); });
+    each<VALUES, WHOLE>(n, [&](int i, int) { top = max(top, bits_abs(x[i])); });
     int e = grid_step(warp_max(top), 11, -24);
-    each(n, [&](int i, int k) {
+    each<VALUES, WHOLE>(n, [&](int i, int k) {
         float v = mul1(__int2float_rn(grid_code(x[i], e, 11)), pow2(e));
         bool fits = fabsf(v) <= 65504.0f && !lost(x[i]);
         bad |= !fits;
@@ -98,42 +101,50 @@ INLINE int snap(const float (&x)[VALUES], int n, u16* to, bool& bad) {
     });
     return e;
 }
-}  // namespace head
 
-KERNEL BOUNDS(32 * HEAD_WARPS, 4) heads(const Heads a) {
-    __shared__ float held[HEAD_WARPS][HEAD_MOST];
-    int warp = threadIdx.x / 32, row = blockIdx.y, n = a.head_dim;
-    int h = (int)blockIdx.x * HEAD_WARPS + warp;
+// One head of a row, by a warp whose threads have VALUES elements each.
+template <int VALUES, bool WHOLE>
+INLINE void prepare(const Heads& a, float* held) {
+    int row = blockIdx.y, n = a.head_dim, h = (int)blockIdx.x * HEAD_WARPS + (int)threadIdx.x / 32;
     bool is_q = h < a.heads, is_v = h >= a.heads + a.kv_heads, bad = false;
     bool inside = row < *a.step.count && h < a.heads + 2 * a.kv_heads;
     int kv = h - a.heads - (is_v ? a.kv_heads : 0), position = 0, slot = 0;
-    float w[head::VALUES], x[head::VALUES];
-    float2 turns[head::VALUES];
-    next_kernel_may_start();
-    if (inside) {  // what no earlier kernel writes
+    float w[VALUES], x[VALUES];
+    float2 turns[VALUES];
+    if (inside) {
         const float* weight = is_q ? a.q_weight : a.k_weight;
         position = a.step.positions[row], slot = a.step.slots[row];
-        if (a.normed && !is_v) head::each(n, [&](int i, int k) { w[i] = weight ? __ldg(weight + k) : 1.0f; });
+        if (a.normed && !is_v) each<VALUES, WHOLE>(n, [&](int i, int k) { w[i] = weight ? __ldg(weight + k) : 1.0f; });
         const float2* table = (const float2*)(a.table + (size_t)position * a.rotated);
-        if (!is_v) head::each(a.rotated, [&](int i, int k) { turns[i] = __ldg(table + head::pair_of(a, k)); });
+        if (!is_v) each<VALUES>(a.rotated, [&](int i, int k) { turns[i] = __ldg(table + pair_of(a, k)); });
     }
     previous_kernel_done();
     if (!inside) return;
     const float* from = is_q   ? a.q + ((size_t)row * a.heads + h) * n
                         : is_v ? a.v + ((size_t)row * a.kv_heads + kv) * n
                                : a.k + ((size_t)row * a.kv_heads + kv) * n;
-    head::each(n, [&](int i, int k) { x[i] = from[k]; });
-    if (a.normed && !is_v) head::norm_values(x, w, n, a.inverse, a.eps, bad);
-    if (a.rotated && !is_v) head::rotate(x, a, turns, held[warp], bad);
+    each<VALUES, WHOLE>(n, [&](int i, int k) { x[i] = from[k]; });
+    if (a.normed && !is_v) norm_values<VALUES, WHOLE>(x, w, n, a.inverse, a.eps, bad);
+    if (a.rotated && !is_v) rotate<VALUES, WHOLE>(x, a, turns, held, bad);
     if (is_q) {
         float* to = a.q_out + ((size_t)row * a.heads + h) * n;
-        head::each(n, [&](int i, int k) { to[k] = x[i]; });
+        each<VALUES, WHOLE>(n, [&](int i, int k) { to[k] = x[i]; });
     } else {
         size_t at = ((size_t)slot * a.kv_heads + kv) * a.capacity + position % a.capacity;
-        int e = head::snap(x, n, (is_v ? a.v_cache : a.k_cache) + at * n, bad);
+        int e = snap<VALUES, WHOLE>(x, n, (is_v ? a.v_cache : a.k_cache) + at * n, bad);
         if (is_v && threadIdx.x % 32 == 0) a.v_steps[at] = (i8)e;
     }
     if (bad) report(a.faults, row);
+}
+}  // namespace head
+
+KERNEL BOUNDS(32 * HEAD_WARPS, 9) heads(const Heads a) {
+    __shared__ float held[HEAD_WARPS][HEAD_MOST];
+    float* own = held[threadIdx.x / 32];
+    next_kernel_may_start();
+    if (a.head_dim == 64) head::prepare<2, true>(a, own);
+    else if (a.head_dim == 128) head::prepare<4, true>(a, own);
+    else head::prepare<head::MOST, false>(a, own);
 }
 
 KERNEL BOUNDS(32 * HEAD_WARPS, 4) head_norm(const HeadNorm a) {
@@ -145,11 +156,11 @@ KERNEL BOUNDS(32 * HEAD_WARPS, 4) head_norm(const HeadNorm a) {
     previous_kernel_done();
     if (row >= count || h >= a.heads) return;
     size_t at = ((size_t)row * a.heads + h) * n;
-    float s[head::VALUES];
+    float s[head::MOST];
 #pragma unroll
-    for (int i = 0; i < head::VALUES; i++) s[i] = 0.0f;
+    for (int i = 0; i < head::MOST; i++) s[i] = 0.0f;
     for (int first = 0; first < n; first += HEAD_MOST)
-        head::each(min(n - first, HEAD_MOST), [&](int i, int k) {
+        head::each<head::MOST>(min(n - first, HEAD_MOST), [&](int i, int k) {
             float x = a.x[at + first + k];
             s[i] = fma1(x, x, s[i]);
         });

@@ -52,6 +52,14 @@ INLINE float z(float x) { return fabsf(x) < 0x1p-40f ? 0.0f : x; }
 INLINE bool lost(float x) { return (__float_as_uint(x) & 0x7f800000u) == 0x7f800000u; }
 INLINE int whole(float x) { return (int)(__float_as_uint(x) & 0x7fffffu) - 0x400000; }
 INLINE int rne(float a, float b) { return whole(fma1(a, b, MAGIC)); }
+// rne(a, b) of four b as signed bytes, the first one lowest, and the sum of them and `sum`; each |rne(a, b)| < 128.
+INLINE u32 rne4(float a, float b0, float b1, float b2, float b3, int& sum) {
+    u32 n0 = __float_as_uint(fma1(a, b0, MAGIC)), n1 = __float_as_uint(fma1(a, b1, MAGIC));
+    u32 n2 = __float_as_uint(fma1(a, b2, MAGIC)), n3 = __float_as_uint(fma1(a, b3, MAGIC));
+    u32 codes = __byte_perm(__byte_perm(n0, n1, 0x0040), __byte_perm(n2, n3, 0x0040), 0x5410);
+    sum = __dp4a((int)codes, 0x01010101, sum);
+    return codes;
+}
 INLINE float pow2(int k) { return __uint_as_float((u32)(k + 127) << 23); }  // -126 <= k <= 127
 INLINE int exponent(float a) { return (int)(__float_as_uint(a) >> 23 & 255) - 127; }
 INLINE u32 bits_abs(float x) { return __float_as_uint(x) & 0x7fffffffu; }

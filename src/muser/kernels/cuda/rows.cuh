@@ -1,166 +1,49 @@
 // Operators that take whole rows to whole rows: norms, what is fused with them, and elementwise ones.
 //
-//   rms_norm, add_norm, norm_add_norm   grid (rows), block 256, all buckets. A row's elements stay in
-//       registers up to 8,192; `rms_norm` also takes wider ones and reads them twice. May write in place.
+//   rms_norm, add_norm, norm_add_norm   rows.ALONE, ADDED, NORMED of norms.cuh; all buckets. Grid (rows), block 256,
+//       or grid (ceil(rows / 2)), block 512; may write in place. Held: width a multiple of four, shared memory
+//       4·width bytes a row of the block, the latter two 8·width. Else block 256 and no dynamic shared memory.
 //   sigmoid_gate, silu_gate, gelu_gate, add, scale, softcap, scale_softcap
 //       grid (ceil(width / (4·block)), rows), block 32 to 256 (64 for one row), all buckets. In place.
 // The step was uploaded before a pass's first kernel: what it says may be read before the kernel before has ended.
-// Rows are f32 [rows][width]; weights f32 [width], z'ed at load, or null for none. No dynamic shared memory.
+// Rows are f32 [rows][width]; weights f32 [width], z'ed at load, or null for none.
 #pragma once
 
-constexpr int NORM_THREADS = 256;  // the lanes of the sum of squares
-constexpr int NORM_VALUES = 32;    // elements of a row that a thread keeps
-constexpr int NORM_WIDTH = NORM_THREADS * NORM_VALUES;
-
-struct Norm {
-    const float *x, *weight;
-    float* out;
-    Step step;
-    Faults faults;
-    int width;
-    float inverse, eps;  // f32(1 / width)
-};
-// sum = left + right; out = norm(sum).
-struct AddNorm {
-    const float *left, *right, *weight;
-    float *sum, *out;
-    Step step;
-    Faults faults;
-    int width;
-    float inverse, eps;
-};
-// sum = norm(branch) + stream; out = norm(sum).
-struct NormAddNorm {
-    const float *branch, *stream, *first_weight, *second_weight;
-    float *sum, *out;
-    Step step;
-    Faults faults;
-    int width;
-    float inverse, first_eps, second_eps;
-};
+#include "norms.cuh"
 
 namespace rows {
-// f(i, k) for each element k of this thread: i·256 + thread, so that thread = lane of the sum.
-template <class F>
-INLINE void each(int n, F f) {
-#pragma unroll
-    for (int i = 0; i < NORM_VALUES; i++) {
-        if (i * NORM_THREADS >= n) break;
-        int k = i * NORM_THREADS + (int)threadIdx.x;
-        if (k < n) f(i, k);
+INLINE void write_norm(const Norm& a, const float* made, float factor, float* out, bool& bad) {
+#pragma unroll 4
+    for (int k = own_lane(); k < a.width; k += LANES)
+        out[k] = kept(mul1(mul1(made[k], factor), weight_at(a.weight, k)), bad);
+}
+
+template <int KIND>
+INLINE void norm_rows(const Norm& a) {
+    SHARED_BYTES(shared);
+    __shared__ Lanes lanes;
+    int row = own_row(), count = *a.step.count;
+    size_t at = (size_t)row * a.width;
+    bool bad = false, real = row < count;
+    next_kernel_may_start();
+    previous_kernel_done();
+    if (row - (int)threadIdx.x / LANES >= count) return;
+    if (a.held) {
+        Row here = hold(a, KIND, row, real, (float*)shared);
+        float factor = make<true>(a, KIND, here, lanes, bad);
+        if (real) write_norm(a, here.made, factor, a.out + at, bad);
+    } else {
+        Row there = {a.x + at, a.other + at, a.sum + at, nullptr};
+        float factor = make<false>(a, KIND, there, lanes, bad);
+        write_norm(a, KIND == ALONE ? there.x : there.made, factor, a.out + at, bad);
     }
-}
-
-// Halves of 256 lanes: 128, 64, 32 from memory, 16 … 1 by shuffles (a + b is b + a). `s`: lane + 32·i of a warp.
-INLINE float halve(float (&s)[8]) {
-#pragma unroll
-    for (int half = 4; half; half >>= 1)
-#pragma unroll
-        for (int i = 0; i < half; i++) s[i] = add1(s[i], s[i + half]);
-#pragma unroll
-    for (int half = 16; half; half >>= 1) s[0] = add1(s[0], __shfl_xor_sync(~0u, s[0], half));
-    return s[0];
-}
-
-// The sum of all threads' s, in every thread. `lanes` is this sum's own: no barrier guards it afterwards.
-INLINE float lane_sum(float s, float* lanes) {
-    lanes[threadIdx.x] = s;
-    __syncthreads();
-    float mine[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) mine[i] = lanes[threadIdx.x % 32 + 32 * i];
-    return halve(mine);
-}
-
-INLINE float inverse_root(float sum, float inverse, float eps) { return div1(1.0f, root(fma1(sum, inverse, eps))); }
-
-// z, and whether the value left the finite numbers.
-INLINE float kept(float x, bool& bad) {
-    x = z(x);
-    bad |= lost(x);
-    return x;
-}
-
-INLINE void load_weight(float (&w)[NORM_VALUES], const float* weight, int n) {
-    each(n, [&](int i, int k) { w[i] = weight ? __ldg(weight + k) : 1.0f; });
-}
-
-// x = norm(x), in registers.
-INLINE void norm_values(float (&x)[NORM_VALUES], const float (&w)[NORM_VALUES], int n, float inverse, float eps,
-                        float* lanes, bool& bad) {
-    float s = 0.0f;
-    each(n, [&](int i, int) { s = fma1(x[i], x[i], s); });
-    float sum = lane_sum(s, lanes), r = inverse_root(sum, inverse, eps);
-    bad |= lost(sum);
-    each(n, [&](int i, int) { x[i] = kept(mul1(mul1(x[i], r), w[i]), bad); });
-}
-
-INLINE void norm_wide(const Norm& a, const float* x, float* out, float* lanes, bool& bad) {
-    float s = 0.0f;
-    for (int k = threadIdx.x; k < a.width; k += NORM_THREADS) s = fma1(x[k], x[k], s);
-    float sum = lane_sum(s, lanes), r = inverse_root(sum, a.inverse, a.eps);
-    bad |= lost(sum);
-    for (int k = threadIdx.x; k < a.width; k += NORM_THREADS)
-        out[k] = kept(mul1(mul1(x[k], r), a.weight ? a.weight[k] : 1.0f), bad);
+    if (bad && real) report(a.faults, row);
 }
 }  // namespace rows
 
-KERNEL BOUNDS(NORM_THREADS, 2) rms_norm(const Norm a) {
-    __shared__ float lanes[NORM_THREADS];
-    int row = blockIdx.x, n = a.width, count = *a.step.count;
-    float w[NORM_VALUES], x[NORM_VALUES];
-    bool bad = false;
-    next_kernel_may_start();
-    if (n <= NORM_WIDTH) rows::load_weight(w, a.weight, n);
-    previous_kernel_done();
-    if (row >= count) return;
-    const float* from = a.x + (size_t)row * n;
-    float* to = a.out + (size_t)row * n;
-    if (n <= NORM_WIDTH) {
-        rows::each(n, [&](int i, int k) { x[i] = from[k]; });
-        rows::norm_values(x, w, n, a.inverse, a.eps, lanes, bad);
-        rows::each(n, [&](int i, int k) { to[k] = x[i]; });
-    } else {
-        rows::norm_wide(a, from, to, lanes, bad);
-    }
-    if (bad) report(a.faults, row);
-}
-
-KERNEL BOUNDS(NORM_THREADS, 2) add_norm(const AddNorm a) {
-    __shared__ float lanes[NORM_THREADS];
-    int row = blockIdx.x, n = a.width, count = *a.step.count;
-    size_t at = (size_t)row * n;
-    float w[NORM_VALUES], x[NORM_VALUES], y[NORM_VALUES];
-    bool bad = false;
-    next_kernel_may_start();
-    rows::load_weight(w, a.weight, n);
-    previous_kernel_done();
-    if (row >= count) return;
-    rows::each(n, [&](int i, int k) { x[i] = a.left[at + k], y[i] = a.right[at + k]; });
-    rows::each(n, [&](int i, int k) { a.sum[at + k] = x[i] = rows::kept(add1(x[i], y[i]), bad); });
-    rows::norm_values(x, w, n, a.inverse, a.eps, lanes, bad);
-    rows::each(n, [&](int i, int k) { a.out[at + k] = x[i]; });
-    if (bad) report(a.faults, row);
-}
-
-KERNEL BOUNDS(NORM_THREADS, 1) norm_add_norm(const NormAddNorm a) {
-    __shared__ float lanes[2][NORM_THREADS];
-    int row = blockIdx.x, n = a.width, count = *a.step.count;
-    size_t at = (size_t)row * n;
-    float v[NORM_VALUES], w[NORM_VALUES], x[NORM_VALUES], y[NORM_VALUES];
-    bool bad = false;
-    next_kernel_may_start();
-    rows::load_weight(v, a.first_weight, n);
-    rows::load_weight(w, a.second_weight, n);
-    previous_kernel_done();
-    if (row >= count) return;
-    rows::each(n, [&](int i, int k) { x[i] = a.branch[at + k], y[i] = a.stream[at + k]; });
-    rows::norm_values(x, v, n, a.inverse, a.first_eps, lanes[0], bad);
-    rows::each(n, [&](int i, int k) { a.sum[at + k] = x[i] = rows::kept(add1(x[i], y[i]), bad); });
-    rows::norm_values(x, w, n, a.inverse, a.second_eps, lanes[1], bad);
-    rows::each(n, [&](int i, int k) { a.out[at + k] = x[i]; });
-    if (bad) report(a.faults, row);
-}
+KERNEL BOUNDS(512, 2) rms_norm(const rows::Norm a) { rows::norm_rows<rows::ALONE>(a); }
+KERNEL BOUNDS(512, 2) add_norm(const rows::Norm a) { rows::norm_rows<rows::ADDED>(a); }
+KERNEL BOUNDS(512, 2) norm_add_norm(const rows::Norm a) { rows::norm_rows<rows::NORMED>(a); }
 
 // out = f(x, y) element by element; y is not read where an operator has one source.
 struct Elementwise {

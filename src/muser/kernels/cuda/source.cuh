@@ -4,6 +4,7 @@
 //     RESIDUAL  b = branch_norm ? RmsNorm(x)·branch_weight : x;   sum = z(other + b);   RmsNorm(sum)·weight
 // READY is for the projections: codes and scales are there already. Functions only: kernels are in quantise.cuh.
 #pragma once
+#include "norms.cuh"
 
 constexpr int READY = 0, PLAIN = 1, NORM = 2, RESIDUAL = 3;
 
@@ -52,16 +53,11 @@ INLINE void quantise_group(const float (&v)[8], int g, u8* codes, float* scales)
     int lane = threadIdx.x % 32, sum = 0;
     float a = __uint_as_float(shared_max<B / 8>(top_of(v))), inverse = 0.0f, scale = 0.0f;
     if (a != 0.0f) inverse = div1(127.0f, a), scale = div1(1.0f, inverse);
-    u32 words[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int q = rne(inverse, v[i]);
-        sum += q, words[i / 4] |= (u32)(q & 255) << (8 * (i & 3));
-    }
+    u32 low = rne4(inverse, v[0], v[1], v[2], v[3], sum), high = rne4(inverse, v[4], v[5], v[6], v[7], sum);
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
     u8* group = codes + g * CODES_PITCH;
-    ((uint2*)group)[lane] = make_uint2(words[0], words[1]);
+    ((uint2*)group)[lane] = make_uint2(low, high);
     if (lane % 4 == 0) ((i16*)(group + GROUP))[lane / 4] = (i16)sum;
     if (lane % (B / 8) == 0) scales[(g * 32 + lane) / (B / 8)] = scale;
 }
@@ -132,7 +128,8 @@ INLINE void each_element(int width, F f) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < width; i += blockDim.x) f(i);
 }
-INLINE float weight_at(const float* weight, int i) { return weight ? weight[i] : 1.0f; }
+using rows::kept;
+using rows::weight_at;
 
 // The norms' weights are asked for before the kernel before has ended. In registers they would keep this kernel from
 // beginning beside a projection.
@@ -153,21 +150,13 @@ INLINE float sum_of_squares(const float* row, int width, float* lanes) {
     __syncthreads();
     float s[8];
     for (int k = 0; k < 8; k++) s[k] = lanes[threadIdx.x % 32 + 32 * k];
-    for (int half = 4; half; half /= 2)
-        for (int k = 0; k < half; k++) s[k] = add1(s[k], s[k + half]);
-    for (int half = 16; half; half /= 2) s[0] = add1(s[0], __shfl_down_sync(~0u, s[0], half));
-    return __shfl_sync(~0u, s[0], 0);
+    return rows::halve(s);
 }
 
 INLINE float root_factor(const float* row, const Source& s, float eps, float* lanes, bool& bad) {
     float total = sum_of_squares(row, s.width, lanes);
     bad |= lost(total);
-    return div1(1.0f, root(fma1(total, s.inverse, eps)));
-}
-INLINE float stored(float x, bool& bad) {
-    float v = z(x);
-    bad |= lost(v);
-    return v;
+    return rows::inverse_root(total, s.inverse, eps);
 }
 INLINE float stored(float x, const Faults& faults, int row) {
     float v = z(x);
@@ -182,12 +171,12 @@ struct Marks {  // what left the finite numbers
     bool branch, sum, norm;
 };
 INLINE float4 scaled(const float4& x, float factor, const float4& w, bool& bad) {
-    return make_float4(stored(mul1(mul1(x.x, factor), w.x), bad), stored(mul1(mul1(x.y, factor), w.y), bad),
-                       stored(mul1(mul1(x.z, factor), w.z), bad), stored(mul1(mul1(x.w, factor), w.w), bad));
+    return make_float4(kept(mul1(mul1(x.x, factor), w.x), bad), kept(mul1(mul1(x.y, factor), w.y), bad),
+                       kept(mul1(mul1(x.z, factor), w.z), bad), kept(mul1(mul1(x.w, factor), w.w), bad));
 }
 INLINE float4 summed(const float4& a, const float4& b, bool& bad) {
-    return make_float4(stored(add1(a.x, b.x), bad), stored(add1(a.y, b.y), bad), stored(add1(a.z, b.z), bad),
-                       stored(add1(a.w, b.w), bad));
+    return make_float4(kept(add1(a.x, b.x), bad), kept(add1(a.y, b.y), bad), kept(add1(a.z, b.z), bad),
+                       kept(add1(a.w, b.w), bad));
 }
 
 INLINE void made_in_fours(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
@@ -223,14 +212,14 @@ INLINE void made_one_by_one(const Source& s, const float* x, const float* other,
         float factor = s.branch_norm ? root_factor(made, s, s.branch_eps, lanes, bad.branch) : 1.0f;
         each_element(s.width, [&](int i) {
             float b = made[i];
-            if (s.branch_norm) b = stored(mul1(mul1(b, factor), weight_at(s.branch_weight, i)), bad.branch);
-            made[i] = b = stored(add1(b, other[i]), bad.sum);
+            if (s.branch_norm) b = kept(mul1(mul1(b, factor), weight_at(s.branch_weight, i)), bad.branch);
+            made[i] = b = kept(add1(b, other[i]), bad.sum);
             if (sum) sum[i] = b;
         });
         __syncthreads();
     }
     float factor = root_factor(made, s, s.eps, lanes + 256, bad.norm);
-    each_element(s.width, [&](int i) { made[i] = stored(mul1(mul1(made[i], factor), weight_at(s.weight, i)), bad.norm); });
+    each_element(s.width, [&](int i) { made[i] = kept(mul1(mul1(made[i], factor), weight_at(s.weight, i)), bad.norm); });
 }
 
 // Row r of a source in f32, made by the whole thread block in `made` (f32 [width], shared memory); ends with a barrier.
