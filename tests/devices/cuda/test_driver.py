@@ -51,7 +51,7 @@ def step(ids, first, last, outputs=None):
 
 
 def test_no_bindings(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.raises(DeviceError, match=r"bindings are not here.*pip install 'muser\[cuda\]'"):
         open_card()
 

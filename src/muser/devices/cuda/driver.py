@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from muser.devices.cuda.card import Address, Facts, Recording, Shape
 from muser.errors import DeviceError, DeviceLost
+from muser.kernels.nvrtc import bindings
 
 LEAST = (8, 0)  # compute capability: the matrix instructions and copies that the texts use
 LEAST_DRIVER = 12_000
@@ -20,17 +21,11 @@ PLENTY = 48 * 1024  # bytes of shared memory that need no permission
 OUT_OF_MEMORY = 2
 LOST = frozenset({46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 999})
 """Driver results after which a context answers nothing any more (cuda.h, `CUresult`)."""
-INSTALL = "Install the CUDA extra: pip install 'muser[cuda]'."
 
 
 def driver_module() -> ModuleType:
     """Raises `DeviceError` where the bindings are not installed."""
-    try:
-        from cuda.bindings import driver
-    except ImportError as error:
-        raise DeviceError(f"The CUDA bindings are not here ({error}).", INSTALL) from error
-    module: ModuleType = driver
-    return module
+    return bindings("driver")
 
 
 def open_card(number: int = 0) -> "DriverCard":
