@@ -145,13 +145,28 @@ def test_a_model_too_large_is_refused_with_the_sum_before_anything_is_taken(fake
 
 @pytest.mark.parametrize("call", ["cuMemAlloc", "cuMemHostAlloc", "cuGraphInstantiate"])
 def test_out_of_memory_in_spite_of_the_plan(fake, device, model, call):
-    graph, weights, ids, _ = model
-    before = dict(fake.held)
+    graph, weights, _, _ = model
     fake.answers[call] = Status.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(DeviceError, match=r"out of memory\. Close what else uses it"):
-        device.load(graph, weights, Limits(LENGTH, 1, 128)).forward(step(ids, 0, 1))
-    if call != "cuGraphInstantiate":
-        assert fake.held == before
+        device.load(graph, weights, Limits(LENGTH, 1, 128))
+
+
+def test_no_request_lowers_or_records_or_takes_anything(fake, device, model):
+    """Not the first one of any bucket either: all of that belongs to the loading."""
+    _, _, ids, expected = model
+    graph, weights, _, _ = model
+    runner = device.load(graph, weights, Limits(LENGTH, 1, 128))
+    fake.calls.clear()
+    for first, last in ((0, 17), (0, 1), (1, 4), (4, 9)):
+        for wanted in (None, [0], [last - first - 1], []):
+            now = step(ids, first, last, wanted)
+            rows = now.outputs + first
+            assert runner.forward(now).tobytes() == expected[rows].tobytes()
+            assert runner.choose(now).tolist() == expected[rows].argmax(axis=1).tolist()
+    assert set(fake.calls) == {
+        "cuCtxSetCurrent", "cuGraphLaunch", "cuStreamSynchronize", "cuMemcpyDtoHAsync"
+    }  # fmt: skip
+    runner.close()
 
 
 def test_a_refused_call_names_its_status(fake, device, model):
@@ -218,7 +233,6 @@ def test_cancel_before_and_between_steps(fake, runner, model):
 def test_cancel_within_a_step(fake, runner, model):
     """A chunk's body and its tails are played apart: what was asked for meanwhile stops it."""
     _, _, ids, expected = model
-    runner.forward(step(ids, 0, 17))  # recorded once
     plays = fake.calls.count("cuGraphLaunch")
     whole = FakeDriver.cuGraphLaunch
 

@@ -9,7 +9,7 @@ import pytest
 
 from muser.devices import Limits, Step
 from muser.devices.cuda import CudaRunner
-from muser.devices.cuda.arena import HEAD_ROWS
+from muser.devices.cuda.buckets import HEAD_ROWS
 from muser.formats import GgufFile
 from muser.graph.interpreter import Interpreter
 from muser.models import build

@@ -1,14 +1,27 @@
 """Rules of caches and attention."""
 
-from muser.devices.cuda.arena import CachePlane
+from collections.abc import Mapping
+
+from muser.devices.cuda.arena import F32, CachePlane, tiles_of
+from muser.devices.cuda.buckets import CHUNK
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.structs import Append, Attend
+from muser.devices.device import Limits
 from muser.errors import DeviceError
-from muser.graph import Attention, KvAppend, SigmoidGate
+from muser.graph import Attention, CacheSpec, KvAppend, SigmoidGate
 from muser.graph.arithmetic import attention_constant
 
 SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
+
+
+def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mapping[str, int]:
+    """What the tiles of a few rows leave for the chain over them (`attention_decode.cuh`)."""
+    places = rows * heads * tiles_of(spec, limits)
+    return {
+        "tile_out": places * -(-spec.head_dim // PART) * PART * F32,
+        "tile_sums": places * SUMS,
+    }
 
 
 def kv_append(low: Lowering, op: KvAppend) -> bool:
@@ -42,10 +55,9 @@ def attention(low: Lowering, op: Attention) -> bool:
 
 def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
     cache = low.shared.arena.caches[op.layer]
-    places, dim = cache.tiles, cache.spec.head_dim
-    out_bytes = low.rows * op.heads * places * -(-dim // PART) * PART * 4
-    sums_bytes = low.rows * op.heads * places * SUMS
-    is_chunk = low.bucket == "chunk"
+    limits, dim = low.shared.limits, cache.spec.head_dim
+    is_chunk = low.bucket == CHUNK
+    rooms = tile_rooms(cache.spec, limits, op.heads, low.rows)
     nodes = (op.node,) if gate is None else (op.node, gate.node)
     args = Attend(
         low.row(op.query),
@@ -54,8 +66,7 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
         cache.key,
         cache.value,
         cache.steps,
-        0 if is_chunk else low.shared.room("tile_out", out_bytes),
-        0 if is_chunk else low.shared.room("tile_sums", sums_bytes),
+        *((0, 0) if is_chunk else low.shared.rooms(rooms)),
         low.pointers(),
         low.faults(*nodes),
         float(attention_constant(op.scale)),
@@ -65,7 +76,7 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
         20 - (dim - 1).bit_length(),
         cache.geometry.capacity,
         cache.spec.window or 0,
-        places,
+        tiles_of(cache.spec, limits),
     )
     if is_chunk:
         _prefill(low, op, cache, args)

@@ -1,5 +1,7 @@
 """Rules of what is neither a projection nor attention."""
 
+from collections.abc import Mapping
+
 from muser.devices.cuda.layouts import GROUP
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.structs import (
@@ -298,11 +300,20 @@ def take_rows(low: Lowering, op: TakeRows) -> bool:
     return True
 
 
+def key_room(width: int, rows: int) -> Mapping[str, int]:
+    """The best key of each part of some rows of logits (`pick.cuh`)."""
+    return {"keys": 8 * _parts(width) * rows}
+
+
+def _parts(width: int) -> int:
+    return min(MOST_PARTS, -(-width // KEYS))
+
+
 def first_token(low: Lowering, source: str) -> None:
     """The first token in token order of every row, to where the step's answers go back from."""
     width = low.width(source)
-    parts = min(MOST_PARTS, -(-width // KEYS))
-    keys = low.shared.room("keys", 8 * parts * low.rows)
+    parts = _parts(width)
+    (keys,) = low.shared.rooms(key_room(width, low.rows))
     low.entry_of("first token")
     args = ArgmaxParts(low.row(source), keys, low.pointers(), width)
     low.launch("argmax_parts", (parts, low.rows), MANY, args)

@@ -7,17 +7,14 @@ from threading import Event, Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from muser.devices.cuda.arena import HEAD_ROWS, Arena
+from muser.devices.cuda.buckets import FEW, HEAD_ROWS
 from muser.devices.cuda.card import Card
-from muser.devices.cuda.lowering import Shared
-from muser.devices.cuda.memory import Memory
+from muser.devices.cuda.loading import shared_of
 from muser.devices.cuda.moving import Moving
-from muser.devices.cuda.pipelines import Pipelines
-from muser.devices.cuda.placing import WeightSource, place_weights
-from muser.devices.cuda.planning import plan_of, rope_tables
+from muser.devices.cuda.placing import WeightSource
 from muser.devices.cuda.rules import logits_row
 from muser.devices.cuda.tape import Launch, Tape, served_by
-from muser.devices.cuda.tapes import JOINED, Part, Tapes
+from muser.devices.cuda.tapes import Part, Tapes
 from muser.devices.device import Limits, Step
 from muser.devices.steps import check_step, first_tokens
 from muser.errors import Cancelled, DeviceError, DeviceLost
@@ -28,25 +25,28 @@ F32 = NDArray[np.float32]
 
 
 class CudaRunner:
-    """A loaded model; see `Runner`. The card's memory is this runner's until it is closed."""
+    """A loaded model; see `Runner`. The card is this runner's until it is closed."""
 
     def __init__(
         self, card: Card, library: CudaLibrary, graph: Graph, weights: WeightSource, limits: Limits
     ) -> None:
+        """Lowers the graph for every bucket. Raises `DeviceError` for an operator or type without
+        a pipeline, `LimitError` for what does not fit into the card's memory, and `ModelError` for
+        weights that are not finite; the card is closed then.
+        """
         self.limits, self.vocabulary = limits, graph.vocabulary
         self._card, self._library = card, library
         self._stage, self._stop, self._lost, self._closed = Lock(), Event(), False, False
-        card.enter()
-        plan_of(graph, weights, limits).check(card)
-        memory, pipelines = Memory(card), Pipelines(card, library)
-        placed = place_weights(card, pipelines, memory, graph, weights)
-        arena = Arena.make(card, memory, graph, limits)
-        tables = rope_tables(card, memory, graph, weights, limits.context)
-        shared = Shared(card, memory, pipelines, graph, limits, placed, arena, tables)
-        self._tapes, self._moving = Tapes(shared), Moving(shared)
         self._played: dict[Tape, None] = {}
         self._logits = logits_row(graph.ops)
-        self.memory: Mapping[str, int] = memory.sizes
+        try:
+            card.enter()
+            shared = shared_of(card, library, graph, weights, limits)
+            self._tapes, self._moving = Tapes(shared), Moving(shared)
+        except BaseException:
+            card.close()
+            raise
+        self.memory: Mapping[str, int] = shared.memory.sizes
 
     @property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
@@ -144,7 +144,7 @@ class CudaRunner:
             self._body(step)
             return
         bucket = bucket_of(len(step.tokens))
-        if bucket in JOINED and bucket_of(len(wanted[0])) == bucket:
+        if bucket in FEW and bucket_of(len(wanted[0])) == bucket:
             tail = self._tail(wanted[0])
             self._body(step, tail)
             yield tail, len(wanted[0])
