@@ -1,7 +1,9 @@
 """A card through the driver's functions: what is refused and how, and that nothing is kept."""
 
+import gc
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -130,6 +132,26 @@ def device(fake, monkeypatch, tmp_path):
     return devices.CudaDevice(0, Shelf(tmp_path))
 
 
+def test_a_device_that_is_gone_keeps_nothing(fake, device, tmp_path):
+    """Nor one that never came to be, for want of a library here."""
+    held = dict(fake.held)
+    another = devices.CudaDevice(0, Shelf(tmp_path))
+    assert fake.retained == 2
+    del another
+    gc.collect()
+    assert (fake.held, fake.retained) == (held, 1)
+
+    def missing(architecture, shelf):
+        raise DeviceError("There is no compiler.", "Install one.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "load_cuda", missing)
+        with pytest.raises(DeviceError, match="There is no compiler"):
+            devices.CudaDevice(0, Shelf(tmp_path))
+    gc.collect()
+    assert (fake.held, fake.retained) == (held, 1)
+
+
 def test_a_model_too_large_is_refused_with_the_sum_before_anything_is_taken(fake, device, model):
     graph, weights, _, _ = model
     fake.memory, before = 300 << 20, dict(fake.held)
@@ -149,6 +171,43 @@ def test_out_of_memory_in_spite_of_the_plan(fake, device, model, call):
     fake.answers[call] = Status.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(DeviceError, match=r"out of memory\. Close what else uses it"):
         device.load(graph, weights, Limits(LENGTH, 1, 128))
+
+
+LOADING = (
+    "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate", "cuMemGetInfo", "cuMemAlloc",
+    "cuMemHostAlloc", "cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoH",
+    "cuModuleLoadData", "cuModuleGetFunction", "cuModuleGetGlobal", "cuLaunchKernelEx",
+    "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize",
+    "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphUpload",
+)  # fmt: skip
+"""What a load asks of the driver, and may be refused."""
+
+
+def test_what_a_load_asks_of_the_driver(fake, device, model):
+    graph, weights, _, _ = model
+    fake.calls.clear()
+    device.load(graph, weights, Limits(LENGTH, 1, 128))
+    about = "cuInit", "cuDeviceGet", "cuDriverGetVersion", "cuDeviceTotalMem", "cuFuncSetAttribute"
+    asked = {call for call in fake.calls if not call.startswith(about)}
+    assert asked == {*LOADING, "cuGraphDestroy"}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("call", LOADING)
+def test_a_load_that_fails_keeps_nothing(fake, device, model, call, last):
+    """Whichever call is refused, the first of its name or the last."""
+    graph, weights, _, _ = model
+    load = partial(device.load, graph, weights, Limits(LENGTH, 1, 128))
+    held, retained = dict(fake.held), fake.retained
+    fake.calls.clear()
+    runner = load()
+    fake.spared[call] = fake.calls.count(call) - 1 if last else 0
+    runner.close()
+    fake.calls.clear()
+    fake.answers[call] = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DeviceError, match="refused a call"):
+        load()
+    assert (fake.held, fake.retained) == (held, retained)
 
 
 def test_no_request_lowers_or_records_or_takes_anything(fake, device, model):

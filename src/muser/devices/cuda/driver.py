@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from types import ModuleType
@@ -31,8 +32,12 @@ def driver_module() -> ModuleType:
 def open_card(number: int = 0) -> "DriverCard":
     """The card `number`. Raises `DeviceError` without a driver or a card that can be used."""
     api, device, facts = find_card(number)
-    context = api.call(api.driver.cuDevicePrimaryCtxRetain(device))
-    return DriverCard(api, facts, Context(device, context))
+    context = Context(api, device)
+    try:
+        return DriverCard(api, facts, context)
+    except BaseException:
+        context.close()
+        raise
 
 
 def find_card(number: int = 0) -> tuple["Api", object, Facts]:
@@ -124,10 +129,22 @@ class Context:
     `owned`: what gives back each thing that was taken in it.
     """
 
-    def __init__(self, device: object, handle: object) -> None:
-        self.device, self.handle = device, handle
+    def __init__(self, api: Api, device: object) -> None:
+        self._driver, self._device = api.driver, device
+        self.handle = api.call(api.driver.cuDevicePrimaryCtxRetain(device))
         self.owned: list[Callable[[], object]] = []
-        self.is_open = True
+        self._is_open = True
+
+    def close(self) -> None:
+        """Memory goes back at once; a lost card's is the driver's to clean up."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._driver.cuCtxSetCurrent(self.handle)  # a caller's thread may be another
+        for give_back in reversed(self.owned):
+            give_back()
+        self.owned.clear()
+        self._driver.cuDevicePrimaryCtxRelease(self._device)
 
 
 class DriverLibrary:
@@ -174,6 +191,7 @@ class DriverCard:
         self._stream = api.call(self._driver.cuStreamCreate(flag))
         context.owned.append(partial(self._driver.cuStreamDestroy, self._stream))
         self._overlaps = facts.capability >= (9, 0)
+        self._marks: list[object] = []  # events that nobody waits for
 
     def enter(self) -> None:
         """Work of the calling thread goes to this card."""
@@ -250,15 +268,16 @@ class DriverCard:
     def record(self, work: Callable[[], None]) -> Recording:
         driver, call = self._driver, self._api.call
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        call(driver.cuStreamBeginCapture(self._stream, mode))
-        try:
-            work()
-        finally:
-            graph = call(driver.cuStreamEndCapture(self._stream))
-        instance = call(driver.cuGraphInstantiate(graph, 0))
-        self._context.owned.append(partial(driver.cuGraphExecDestroy, instance))
-        call(driver.cuGraphUpload(instance, self._stream))
-        call(driver.cuGraphDestroy(graph))
+        with ExitStack() as done:
+            call(driver.cuStreamBeginCapture(self._stream, mode))
+            try:
+                work()
+            finally:
+                graph = call(driver.cuStreamEndCapture(self._stream))
+                done.callback(driver.cuGraphDestroy, graph)
+            instance = call(driver.cuGraphInstantiate(graph, 0))
+            self._context.owned.append(partial(driver.cuGraphExecDestroy, instance))
+            call(driver.cuGraphUpload(instance, self._stream))
         return DriverRecording(self._api, instance, self._stream)
 
     def wait(self) -> None:
@@ -266,29 +285,34 @@ class DriverCard:
 
     def timed(self, work: Sequence[Callable[[], None]]) -> list[float]:
         driver, call = self._driver, self._api.call
-        events = [call(driver.cuEventCreate(0)) for _ in range(len(work) + 1)]
-        overlaps, self._overlaps = self._overlaps, False
-        try:
+        with ExitStack() as done:
+            events = []
+            for _ in range(len(work) + 1):
+                events.append(call(driver.cuEventCreate(0)))
+                done.callback(driver.cuEventDestroy, events[-1])
+            done.callback(setattr, self, "_overlaps", self._overlaps)
+            self._overlaps = False
             call(driver.cuEventRecord(events[0], self._stream))
             for piece, event in zip(work, events[1:], strict=True):
                 piece()
                 call(driver.cuEventRecord(event, self._stream))
             self.wait()
-        finally:
-            self._overlaps = overlaps
-        times = [float(call(driver.cuEventElapsedTime(*pair))) * 1e6 for pair in pairwise(events)]
-        for event in events:
-            call(driver.cuEventDestroy(event))
-        return times
+            return [float(call(driver.cuEventElapsedTime(*two))) * 1e6 for two in pairwise(events)]
 
     def mark(self) -> Callable[[], None]:
+        """An event is used again once it was waited for, and given back with the card."""
         driver, call = self._driver, self._api.call
-        event = call(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        if not self._marks:
+            flag = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            made = call(driver.cuEventCreate(flag))
+            self._context.owned.append(partial(driver.cuEventDestroy, made))
+            self._marks.append(made)
+        event = self._marks.pop()
         call(driver.cuEventRecord(event, self._stream))
 
         def reached() -> None:
             call(driver.cuEventSynchronize(event))
-            call(driver.cuEventDestroy(event))
+            self._marks.append(event)
 
         return reached
 
@@ -296,12 +320,5 @@ class DriverCard:
         return DriverCard(self._api, self.facts, self._context)
 
     def close(self) -> None:
-        """Memory goes back at once; a lost card's is the driver's to clean up."""
-        if not self._context.is_open:
-            return
-        self._context.is_open = False
-        self._driver.cuCtxSetCurrent(self._context.handle)  # a caller's thread may be another
-        for give_back in reversed(self._context.owned):
-            give_back()
-        self._context.owned.clear()
-        self._driver.cuDevicePrimaryCtxRelease(self._context.device)
+        """Gives back what all queues of the card have taken."""
+        self._context.close()
