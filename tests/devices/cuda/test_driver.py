@@ -256,7 +256,9 @@ def test_a_lost_card_answers_nothing_any_more(fake, runner, model, call):
     ):
         runner.cancel()
         runner.resume()
-        with pytest.raises(DeviceLost, match="Load the model again"):
+        with pytest.raises(
+            DeviceLost, match=r"lost \(CUDA_ERROR_ILLEGAL_ADDRESS\)\. Start the program again"
+        ):
             ask()
     assert fake.launched == launched
     runner.close()

@@ -82,7 +82,10 @@ class Api:
 
 def _error(status: int, name: str) -> DeviceError:
     if status in LOST:
-        return DeviceLost(f"The CUDA card is lost ({name}).", "Load the model again.")
+        return DeviceLost(
+            f"The CUDA card is lost ({name}).",
+            "Start the program again: in this process the card answers nothing any more.",
+        )
     if status == OUT_OF_MEMORY:
         return DeviceError(
             "The CUDA card is out of memory.",

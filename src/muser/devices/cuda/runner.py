@@ -36,7 +36,8 @@ class CudaRunner:
         """
         self.limits, self.vocabulary = limits, graph.vocabulary
         self._card, self._library = card, library
-        self._stage, self._stop, self._lost, self._closed = Lock(), Event(), False, False
+        self._stage, self._stop, self._closed = Lock(), Event(), False
+        self._lost: DeviceLost | None = None
         self._played: dict[Tape, None] = {}
         self._logits = logits_row(graph.ops)
         try:
@@ -182,12 +183,12 @@ class CudaRunner:
         try:
             if self._closed:
                 raise DeviceError("This runner is closed.", "Load the model again.")
-            if self._lost:
-                raise DeviceLost("The CUDA card was lost.", "Load the model again.")
+            if self._lost is not None:
+                raise DeviceLost(self._lost.sentence, self._lost.remedy)
             self._card.enter()
             yield
-        except DeviceLost:
-            self._lost = True
+        except DeviceLost as lost:
+            self._lost = lost
             raise
         finally:
             self._stage.release()
