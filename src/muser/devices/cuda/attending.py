@@ -13,6 +13,7 @@ from muser.graph.arithmetic import attention_constant
 
 SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
+LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
 
 
 def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mapping[str, int]:
@@ -111,11 +112,16 @@ def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> N
 
 
 def head_size(dim: int) -> int:
-    """The least head size that has a kernel. Raises `DeviceError` above 256."""
-    for size in (64, 128, 256):
-        if dim <= size:
+    """The least head size that has a kernel. Raises `DeviceError` where there is none.
+
+    Query codes of G(q, 20 − ⌈log2 d⌉, −60) are two digits base 128, each exact in f16: below four
+    elements the high one would not be.
+    """
+    for size in HEAD_SIZES:
+        if LEAST_HEAD <= dim <= size:
             return size
     raise DeviceError(
-        f"This model has attention heads of {dim} elements; the CUDA device takes up to 256.",
-        "Use --device cpu.",
+        f"This model has attention heads of {dim} elements; the CUDA device takes"
+        f" {LEAST_HEAD} to {HEAD_SIZES[-1]}.",
+        "Use --device oracle, or a model with other heads.",
     )
