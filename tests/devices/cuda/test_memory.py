@@ -1,11 +1,14 @@
 """A card's memory: what a model takes was in its plan, and is taken before its first step."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from muser.devices import Limits, Step
-from muser.devices.cuda import CudaRunner, moving
+from muser.devices.cuda import CudaRunner, moving, pinned
 from muser.devices.cuda.memory import SPARE, Memory, Plan
+from muser.devices.cuda.placing import WORKERS, matrices_of
 from muser.devices.cuda.scratch import Extent, scratch_of
 from muser.errors import LimitError
 from muser.formats import GgufFile
@@ -67,6 +70,7 @@ def test_nothing_is_taken_after_the_loading(model, monkeypatch):
     """Rows and caches of any size go through the same places, in pieces."""
     graph, weights = model
     monkeypatch.setattr(moving, "PIECE", 1000)
+    monkeypatch.setattr(pinned, "PIECE", 1000)
     card = ShimCard("sm_90a")
     runner = CudaRunner(card, shim_library("sm_90a"), graph, weights, Limits(LENGTH, 2, 64))
     monkeypatch.setattr(card, "allocate", None)
@@ -85,6 +89,21 @@ def test_nothing_is_taken_after_the_loading(model, monkeypatch):
     runner.put_rows(name, numbers)
     assert runner.get_rows(name, 64).tobytes() == numbers.tobytes()
     assert runner.forward(step(0, 40)).tobytes() == expected.tobytes()
+
+
+def test_pinned_memory_grows_neither_with_norms_nor_with_the_context(model, monkeypatch):
+    """Norms and rotation tables go through the one piece that everything goes through."""
+    graph, weights = model
+    sizes = []
+    monkeypatch.setattr(ShimCard, "pinned", lambda self, size: sizes.append(size) or whole(size))
+    whole = partial(np.zeros, dtype=np.uint8)
+    CudaRunner(ShimCard("sm_80"), shim_library("sm_80"), graph, weights, Limits(8, 1, 1)).close()
+    few, _ = sizes.copy(), sizes.clear()
+    limits = Limits(graph.context, 1, 1)
+    CudaRunner(ShimCard("sm_80"), shim_library("sm_80"), graph, weights, limits).close()
+    assert sizes == few
+    blocks, hands = 2 * 2, 3 * min(WORKERS, len(matrices_of(graph)))
+    assert len(sizes) == 1 + blocks + hands
 
 
 def test_a_card_that_lacks_room_for_the_last_part_refuses_the_model(model, plans):

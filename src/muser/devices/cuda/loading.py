@@ -5,6 +5,7 @@ from muser.devices.cuda.card import Card
 from muser.devices.cuda.chunked import WIDE_KERNEL
 from muser.devices.cuda.lowering import Shared
 from muser.devices.cuda.memory import Memory
+from muser.devices.cuda.pinned import Pinned
 from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.placing import WeightSource, place_weights
 from muser.devices.cuda.planning import plan_of, rope_tables
@@ -24,14 +25,16 @@ def shared_of(
     extent = Extent(limits, card.facts.processors, pipelines.has(WIDE_KERNEL))
     scratch = scratch_of(graph, weights, extent)
     plan_of(graph, weights, limits, scratch).check(card)
+    pinned = Pinned(card)
     return Shared(
         card,
+        pinned,
         memory,
         pipelines,
         graph,
         limits,
-        place_weights(card, pipelines, memory, graph, weights),
+        place_weights(card, pinned, pipelines, memory, graph, weights),
         Arena.make(card, memory, graph, limits),
-        rope_tables(card, memory, graph, weights, limits.context),
+        rope_tables(pinned, memory, graph, weights, limits.context),
         memory.rooms("scratch", scratch),
     )

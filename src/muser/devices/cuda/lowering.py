@@ -11,6 +11,7 @@ import numpy as np
 from muser.devices.cuda.arena import F32, Arena
 from muser.devices.cuda.card import Address, Card, Shape
 from muser.devices.cuda.memory import Memory, Room
+from muser.devices.cuda.pinned import Pinned
 from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.placing import DeviceWeights
 from muser.devices.cuda.stepping import Faults, StepBlock, StepPointers
@@ -24,6 +25,7 @@ class Shared:
     """What all buckets of a runner share."""
 
     card: Card
+    pinned: Pinned
     memory: Memory
     pipelines: Pipelines
     graph: Graph

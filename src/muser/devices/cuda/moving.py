@@ -1,7 +1,7 @@
 """Rows and caches between the card and the host: what tests, proofs and packs look into.
 
-Everything goes piece by piece through places of a fixed size, which are here since the loading:
-`PIECE` bytes of pinned memory, and on the card about as much for K and for V.
+Everything goes piece by piece through places that are here since the loading: `PIECE` bytes of
+pinned memory, and on the card at most as much for K and for V, or one row.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from muser.devices.cuda.arena import F16
 from muser.devices.cuda.card import Address, Shape
 from muser.devices.cuda.lowering import Shared
+from muser.devices.cuda.pinned import PIECE
 from muser.devices.cuda.stepping import FAULT_BYTES, NO_FAULT, Faults
 from muser.devices.cuda.structs import CopyRows
 from muser.devices.device import Limits
@@ -19,7 +20,6 @@ from muser.errors import ArithmeticFault
 from muser.graph import CacheSpec
 
 Halves = NDArray[np.float16]
-PIECE = 4 << 20  # bytes that are under way at once
 
 
 def copied_rooms(spec: CacheSpec, limits: Limits) -> Mapping[str, int]:
@@ -42,18 +42,18 @@ class Moving:
 
     def __init__(self, shared: Shared) -> None:
         self._shared, self._card = shared, shared.card
-        self._host = self._card.pinned(PIECE)
+        self._pinned = shared.pinned
         self._fault = shared.memory.take("step", FAULT_BYTES)
 
     def put(self, name: str, rows: NDArray[np.float32]) -> None:
         """The first rows called `name`, from f32 `[rows, width]`."""
-        self._up(self._shared.arena.rows[name], np.ascontiguousarray(rows, np.float32))
+        self._pinned.up(self._shared.arena.rows[name], np.ascontiguousarray(rows, np.float32))
 
     def get(self, name: str, count: int) -> NDArray[np.float32]:
         """The first `count` rows called `name`: f32 `[count, width]`."""
         width = self._shared.graph.rows[name]
         found = np.empty((count, width), np.float32)
-        self._down(found, self._shared.arena.rows[name])
+        self._pinned.down(found, self._shared.arena.rows[name])
         return found
 
     def export_rows(self, layer: int, slot: int, first: int, last: int) -> tuple[Halves, Halves]:
@@ -64,7 +64,7 @@ class Moving:
         for part, rooms in self._parts(spec, len(keys)):
             self._copy("kv_export", layer, slot, first, part, rooms)
             for rows, where in zip((keys, values), rooms, strict=True):
-                self._down(rows[part.start : part.stop], where)
+                self._pinned.down(rows[part.start : part.stop], where)
         return keys, values
 
     def import_rows(self, layer: int, slot: int, first: int, keys: Halves, values: Halves) -> None:
@@ -73,7 +73,7 @@ class Moving:
         for part, rooms in self._parts(spec, len(keys)):
             for rows, where in zip((keys, values), rooms, strict=True):
                 some = rows[part.start : part.stop]
-                self._up(where, np.ascontiguousarray(some, np.float16))
+                self._pinned.up(where, np.ascontiguousarray(some, np.float16))
             self._copy("kv_import", layer, slot, first, part, rooms)
 
     def _parts(self, spec: CacheSpec, count: int) -> Iterator[tuple[range, tuple[Address, ...]]]:
@@ -110,32 +110,9 @@ class Moving:
         shape = Shape((len(part), cache.spec.kv_heads, 1), 64)
         self._card.launch(self._shared.pipelines.kernel(kernel, 0), shape, args)
         fault = np.empty(1, np.uint64)
-        self._down(fault, self._fault)
+        self._pinned.down(fault, self._fault)
         if int(fault[0]) != NO_FAULT:
             raise ArithmeticFault(
                 f"A row of K or V for layer {layer} is not finite.",
                 "The rows come from another model, or are damaged.",
             )
-
-    def _up(self, where: Address, rows: NDArray[np.generic]) -> None:
-        """All bytes of a contiguous array, to the card."""
-        for first, some in _pieces(rows):
-            host = self._host[: some.size]
-            host[:] = some
-            self._card.upload(where + first, host)
-            self._card.wait()
-
-    def _down(self, rows: NDArray[np.generic], where: Address) -> None:
-        """All bytes of a contiguous array, from the card."""
-        for first, some in _pieces(rows):
-            host = self._host[: some.size]
-            self._card.download(host, where + first)
-            self._card.wait()
-            some[:] = host
-
-
-def _pieces(rows: NDArray[np.generic]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Where each piece of an array begins, and its bytes."""
-    whole = rows.reshape(-1).view(np.uint8)
-    for first in range(0, whole.size, PIECE):
-        yield first, whole[first : first + PIECE]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from muser.devices.cuda.card import Address, Card, Shape
 from muser.devices.cuda.layouts import PAD, Layout
 from muser.devices.cuda.memory import Memory, padded
+from muser.devices.cuda.pinned import Pinned
 from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.stepping import FAULT_BYTES, NO_FAULT, Faults
 from muser.devices.cuda.structs import Place
@@ -110,7 +111,12 @@ def layout_of(tensor: BoundTensor) -> Layout:
 
 
 def place_weights(
-    card: Card, pipelines: Pipelines, memory: Memory, graph: Graph, source: WeightSource
+    card: Card,
+    pinned: Pinned,
+    pipelines: Pipelines,
+    memory: Memory,
+    graph: Graph,
+    source: WeightSource,
 ) -> DeviceWeights:
     """Raises `ModelError` for a scale or a float weight that is not finite."""
     raw = set(_raw(graph, source))
@@ -124,8 +130,7 @@ def place_weights(
     with ThreadPoolExecutor(max(1, workers)) as pool:
         shares = [longest[first::workers] for first in range(workers)]
         list(pool.map(lambda hand, share: hand.place(share, source), hands, shares))
-    vectors = {name: _vector(card, memory, source.vector(name)) for name in vectors_of(graph)}
-    card.wait()
+    vectors = {name: _vector(pinned, memory, source.vector(name)) for name in vectors_of(graph)}
     return DeviceWeights(matrices, vectors)
 
 
@@ -137,11 +142,9 @@ def _take(memory: Memory, tensor: BoundTensor, has_raw: bool) -> Placed:
     return Placed(tensor.name, layout, codes, plane, raw)
 
 
-def _vector(card: Card, memory: Memory, values: NDArray[np.float32]) -> Address:
+def _vector(pinned: Pinned, memory: Memory, values: NDArray[np.float32]) -> Address:
     where = memory.take("weights", values.nbytes)
-    host = card.pinned(values.nbytes)
-    host[:] = values.view(np.uint8)
-    card.upload(where, host)
+    pinned.up(where, values)
     return where
 
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from muser.devices.cuda.arena import F32, block_rows, cache_bytes, row_counts
-from muser.devices.cuda.card import Address, Card
+from muser.devices.cuda.card import Address
 from muser.devices.cuda.memory import Memory, Plan, padded
+from muser.devices.cuda.pinned import Pinned
 from muser.devices.cuda.placing import WeightSource, staging_bytes, weight_bytes
 from muser.devices.cuda.stepping import FAULT_BYTES, block_bytes
 from muser.devices.device import Limits
@@ -39,17 +40,13 @@ def plan_of(
 
 
 def rope_tables(
-    card: Card, memory: Memory, graph: Graph, weights: WeightSource, context: int
+    pinned: Pinned, memory: Memory, graph: Graph, weights: WeightSource, context: int
 ) -> Mapping[str, Address]:
     """Table name to f32 `[context, rotated]` on the card."""
     found = {}
     for name, spec in graph.ropes.items():
         factors = None if spec.factors is None else weights.vector(spec.factors)
         table = np.ascontiguousarray(rope_table(spec, context, factors), np.float32)
-        where = memory.take("tables", table.nbytes)
-        host = card.pinned(table.nbytes)
-        host[:] = table.reshape(-1).view(np.uint8)
-        card.upload(where, host)
-        found[name] = where
-    card.wait()
+        found[name] = memory.take("tables", table.nbytes)
+        pinned.up(found[name], table)
     return found
