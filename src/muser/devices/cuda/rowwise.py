@@ -34,7 +34,7 @@ from muser.graph import (
     TakeRows,
 )
 
-FEW = 64  # threads of a block where there is one row
+ALONE = 64  # threads of a block where there is one row
 MANY = 256
 HELD = 8192  # the widest row that a fused norm takes
 KEYS = 2048  # logits that one block of the first token's search takes
@@ -44,7 +44,7 @@ MOST_HEAD = 256
 
 def across(low: Lowering, width: int) -> tuple[tuple[int, int], int]:
     """Grid and block of a kernel whose threads take four elements each."""
-    block = FEW if low.rows == 1 else MANY
+    block = ALONE if low.rows == 1 else MANY
     return (-(-width // (4 * block)), low.rows), block
 
 
@@ -155,7 +155,7 @@ def rope(low: Lowering, op: Rope) -> bool:
         op.head_dim,
         spec.rotated,
     )
-    block = FEW if low.rows == 1 else MANY
+    block = ALONE if low.rows == 1 else MANY
     grid = (-(-op.heads * op.head_dim // (2 * block)), low.rows)
     halves = spec.pairing is Pairing.HALF_SPLIT
     low.launch("rope_half_split" if halves else "rope_interleaved", grid, block, args)
