@@ -51,7 +51,7 @@ class DeviceError(MuserError):
 
 
 class DeviceLost(DeviceError):
-    """A device that answers nothing any more: whatever ran on it must be loaded again."""
+    """A device that answers nothing any more in this process: it must be started again."""
 
     code = "device_lost"
 

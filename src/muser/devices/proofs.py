@@ -1,6 +1,7 @@
 """The digests of `graph/conformance.py` through a device's real pipelines, one operator each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -126,8 +127,8 @@ class _Setting:
     context: int = conformance.ROWS
 
 
-def _runner(opens: Opens, op: Op, rows: Rows, setting: _Setting) -> Provable:
-    """One operator, for as many rows a step as `rows` has."""
+def _runner(opens: Opens, op: Op, rows: Rows, setting: _Setting) -> closing[Provable]:
+    """One operator, for as many rows a step as `rows` has; closed whatever comes of it."""
     widths = {name: values.shape[1] for name, values in rows.items()}
     chunk = max(len(values) for values in rows.values())
     graph = Graph(
@@ -141,7 +142,7 @@ def _runner(opens: Opens, op: Op, rows: Rows, setting: _Setting) -> Provable:
         context=setting.context,
     )
     limits = Limits(context=setting.context, slots=1, chunk=chunk)
-    return opens(graph, setting.weights, limits)
+    return closing(opens(graph, setting.weights, limits))
 
 
 def _play(runner: Provable, rows: Rows, positions: NDArray[np.int32], vocabulary: int = 1) -> None:
@@ -168,10 +169,8 @@ def _wrong_cuts(
     opens: Opens, op: Op, rows: Rows, digest: str, setting: _Setting | None = None
 ) -> int:
     """In how many ways of cutting the rows "y" the digest differs."""
-    runner = _runner(opens, op, rows, setting or _Setting())
-    wrong = sum(conformance.digest(_cut(runner, rows, "y", cut)) != digest for cut in CUTS)
-    runner.close()
-    return wrong
+    with _runner(opens, op, rows, setting or _Setting()) as runner:
+        return sum(conformance.digest(_cut(runner, rows, "y", cut)) != digest for cut in CUTS)
 
 
 def _target(width: int) -> F32:
@@ -184,13 +183,10 @@ def _weights(opens: Opens, vector: conformance.WeightVector) -> Iterator[tuple[s
     tensors = OneOperator({"w": BoundTensor("w", vector.type, shape, raw)})
     setting = _Setting(tensors, vocabulary=vector.out, context=vector.out)
     target = {"y": np.zeros(shape[::-1], np.float32)}
-    runner = _runner(opens, Embed("y", "w", "embed"), target, setting)
-    _play(runner, {}, np.arange(vector.out, dtype=np.int32), vector.out)
-    yield (
-        f"embed_{name}",
-        int(conformance.digest(runner.get_rows("y", vector.out)) != vector.values),
-    )
-    runner.close()
+    with _runner(opens, Embed("y", "w", "embed"), target, setting) as runner:
+        _play(runner, {}, np.arange(vector.out, dtype=np.int32), vector.out)
+        made = conformance.digest(runner.get_rows("y", vector.out))
+    yield f"embed_{name}", int(made != vector.values)
     op = Project("x", ("y",), ("w",), ("project",))
     rows = {"x": vector.rows(), "y": _target(vector.out)}
     yield f"project_{name}", _wrong_cuts(opens, op, rows, vector.products, setting)
@@ -217,11 +213,9 @@ def _softcap(opens: Opens) -> int:
 def _norm(opens: Opens, vector: conformance.NormVector) -> str:
     op = RmsNorm("x", "y", "w", conformance.NORM_EPS, "norm")
     rows = {"x": vector.row()[None], "y": np.zeros((1, vector.count), np.float32)}
-    runner = _runner(opens, op, rows, _Setting(_vector("w", vector.weight())))
-    _play(runner, rows, np.zeros(1, np.int32))
-    made = runner.get_rows("y", 1)
-    runner.close()
-    return conformance.digest(made)
+    with _runner(opens, op, rows, _Setting(_vector("w", vector.weight()))) as runner:
+        _play(runner, rows, np.zeros(1, np.int32))
+        return conformance.digest(runner.get_rows("y", 1))
 
 
 def _append(opens: Opens) -> int:
@@ -229,10 +223,9 @@ def _append(opens: Opens) -> int:
     codes = np.array([code for _, code in conformance.GRID], np.int16)
     spec = CacheSpec(kv_heads=1, head_dim=row.size, window=None)
     rows = {"k": row, "v": row}
-    runner = _runner(opens, KvAppend("k", "v", 0, "kv"), rows, _Setting(caches=(spec,)))
-    _play(runner, rows, np.zeros(1, np.int32))
-    stored = runner.export_rows(0, 0, 0, 1)
-    runner.close()
+    with _runner(opens, KvAppend("k", "v", 0, "kv"), rows, _Setting(caches=(spec,))) as runner:
+        _play(runner, rows, np.zeros(1, np.int32))
+        stored = runner.export_rows(0, 0, 0, 1)
     expected = np.ldexp(codes.astype(np.float32), conformance.GRID_STEP).astype(np.float16)
     return sum(conformance.mismatches(expected, plane[0, 0]) for plane in stored)
 
@@ -244,16 +237,14 @@ def _attention(opens: Opens, vector: conformance.AttentionVector) -> str:
     query = vector.query().reshape(1, -1)
     rows = {"q": query, "out": np.zeros_like(query)}
     op = Attention("q", "out", 0, 4, vector.dim**-0.5, "attention")
-    runner = _runner(opens, op, rows, _Setting(caches=(spec,), context=vector.last))
     first = max(0, vector.last - Geometry(window, vector.last, 1).capacity)
     keys, values = (
         grid_to_half(rows)[first : vector.last] for rows in (vector.keys(), vector.values())
     )
-    runner.import_rows(0, 0, first, keys, values)
-    _play(runner, rows, np.array([vector.last - 1], np.int32))
-    made = runner.get_rows("out", 1)
-    runner.close()
-    return conformance.digest(made)
+    with _runner(opens, op, rows, _Setting(caches=(spec,), context=vector.last)) as runner:
+        runner.import_rows(0, 0, first, keys, values)
+        _play(runner, rows, np.array([vector.last - 1], np.int32))
+        return conformance.digest(runner.get_rows("out", 1))
 
 
 def grid_to_half(rows: F32) -> NDArray[np.float16]:

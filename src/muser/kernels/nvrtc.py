@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +32,7 @@ class Nvrtc:
     """`identity` names the compiler and its version. Raises `DeviceError` where there is none."""
 
     def __init__(self) -> None:
-        self._api = _bindings()
+        self._api = bindings("nvrtc")
         try:
             major, minor = self._call(self._api.nvrtcVersion())
         except Exception as error:  # the bindings are here without the compiler's library
@@ -94,13 +95,12 @@ def _room(size: int) -> bytes:
     return b"\0" * (size + 2)
 
 
-def _bindings() -> ModuleType:
+def bindings(library: str) -> ModuleType:
+    """NVIDIA's bindings of one library. Raises `DeviceError` where they are not installed."""
     try:
-        from cuda.bindings import nvrtc
+        return import_module(f"cuda.bindings.{library}")
     except ImportError as error:
         raise DeviceError(f"The CUDA bindings are not here ({error}).", INSTALL) from error
-    module: ModuleType = nvrtc
-    return module
 
 
 def _first(log: str) -> str:

@@ -2,8 +2,9 @@
 """A stand-in for `cuda.bindings.driver`: host memory for a card's, the shim for its kernels.
 
 A call outside the context is refused as the driver would. `answers`: function name to the status
-that it gives instead of doing its work. `held`: handle to what has not been given back.
-`clock` is the card's, in nanoseconds: it moves by what `cost` and the constants say.
+that it gives instead of doing its work, once it was called `spared` times. `held`: handle to what
+has not been given back. `clock` is the card's, in nanoseconds: it moves by what `cost` and the
+constants say.
 """
 
 import ctypes
@@ -69,7 +70,7 @@ class FakeDriver:
 
     def __init__(self, capability=(9, 0), version=12_090, cards=1, memory=1 << 36):
         self.capability, self.version, self.cards, self.memory = capability, version, cards, memory
-        self.answers, self.calls, self.launched = {}, [], 0
+        self.answers, self.spared, self.calls, self.launched = {}, {}, [], 0
         self.held, self.retained = {}, 0
         self.clock, self.reached = 0, {}
         self._context = threading.local()
@@ -82,7 +83,7 @@ class FakeDriver:
 
         def call(*arguments):
             self.calls.append(name)
-            if name in self.answers:
+            if name in self.answers and self.calls.count(name) > self.spared.get(name, 0):
                 return (self.answers[name],)
             if name not in ANYWHERE and not getattr(self._context, "is_set", False):
                 return (Status.CUDA_ERROR_INVALID_CONTEXT,)
@@ -200,15 +201,12 @@ class FakeDriver:
         return (OK,)
 
     def cuStreamEndCapture(self, stream):
-        return OK, self._capturing.pop(stream)
+        return OK, self._hold(self._capturing.pop(stream))
 
     def cuGraphInstantiate(self, graph, flags):
-        return OK, self._hold(graph)
+        return OK, self._hold(self.held[graph])
 
     def cuGraphUpload(self, instance, stream):
-        return (OK,)
-
-    def cuGraphDestroy(self, graph):
         return (OK,)
 
     def cuGraphLaunch(self, instance, stream):
@@ -242,7 +240,7 @@ class FakeDriver:
         return (Status.CUDA_ERROR_INVALID_VALUE if found is None else OK,)
 
     cuMemFree = cuMemFreeHost = cuModuleUnload = cuGraphExecDestroy = _give_back
-    cuStreamDestroy = cuEventDestroy = _give_back
+    cuStreamDestroy = cuEventDestroy = cuGraphDestroy = _give_back
 
     def _hold(self, thing):
         handle = Numbered(next(self._numbers))

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from muser.devices.cuda.conformance import require_conformance, run_checks
+from muser.devices.cuda.driver import find_card, open_card
 from muser.errors import DeviceError
 from muser.graph import conformance
 from muser.kernels import Shelf
+from tests.devices.cuda.fake_driver import Status
 from tests.devices.cuda.shim_card import ShimCard, shim_library
 
 VECTORS = ("NORMS", "ATTENTION", "WEIGHTS", "ROPES")
@@ -66,6 +68,29 @@ def test_one_different_word_refuses_the_device(prove, tmp_path, name, value, che
     ):
         prove(**{name: value})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["refused", "differs"])
+def test_a_proof_that_fails_leaves_no_card_open(fake, tmp_path, monkeypatch, wrong):
+    """A call that the driver refuses within a step, or a word that differs."""
+    if wrong:
+        first = replace(conformance.WEIGHTS[0], values="0")
+        monkeypatch.setattr(conformance, "WEIGHTS", (first,))
+    else:
+        fake.answers["cuGraphLaunch"] = Status.CUDA_ERROR_INVALID_VALUE
+    facts = find_card()[2]
+    with pytest.raises(DeviceError, match="embed_.* differs" if wrong else "refused a call"):
+        require_conformance(open_card, facts, shim_library("sm_90a"), Shelf(tmp_path))
+    assert not fake.held
+    assert fake.retained == 0
+
+
+def test_a_runner_that_cannot_be_made_leaves_no_card_open(fake, tmp_path):
+    fake.answers["cuMemAlloc"] = Status.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(DeviceError, match="out of memory"):
+        require_conformance(open_card, find_card()[2], shim_library("sm_90a"), Shelf(tmp_path))
+    assert not fake.held
+    assert fake.retained == 0
 
 
 def test_a_pass_is_remembered(prove):

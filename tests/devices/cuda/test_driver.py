@@ -1,8 +1,10 @@
 """A card through the driver's functions: what is refused and how, and that nothing is kept."""
 
+import gc
 import itertools
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -62,7 +64,7 @@ def step(ids, first, last, outputs=None):
 
 
 def test_no_bindings(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.raises(DeviceError, match=r"bindings are not here.*pip install 'muser\[cuda\]'"):
         open_card()
 
@@ -200,6 +202,26 @@ def device(fake, monkeypatch, tmp_path):
     return devices.CudaDevice(0, Shelf(tmp_path))
 
 
+def test_a_device_that_is_gone_keeps_nothing(fake, device, tmp_path):
+    """Nor one that never came to be, for want of a library here."""
+    held = dict(fake.held)
+    another = devices.CudaDevice(0, Shelf(tmp_path))
+    assert fake.retained == 2
+    del another
+    gc.collect()
+    assert (fake.held, fake.retained) == (held, 1)
+
+    def missing(architecture, shelf):
+        raise DeviceError("There is no compiler.", "Install one.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "load_cuda", missing)
+        with pytest.raises(DeviceError, match="There is no compiler"):
+            devices.CudaDevice(0, Shelf(tmp_path))
+    gc.collect()
+    assert (fake.held, fake.retained) == (held, 1)
+
+
 def test_a_model_too_large_is_refused_with_the_sum_before_anything_is_taken(fake, device, model):
     graph, weights, _, _ = model
     fake.memory, before = 300 << 20, dict(fake.held)
@@ -215,13 +237,65 @@ def test_a_model_too_large_is_refused_with_the_sum_before_anything_is_taken(fake
 
 @pytest.mark.parametrize("call", ["cuMemAlloc", "cuMemHostAlloc", "cuGraphInstantiate"])
 def test_out_of_memory_in_spite_of_the_plan(fake, device, model, call):
-    graph, weights, ids, _ = model
-    before = dict(fake.held)
+    graph, weights, _, _ = model
     fake.answers[call] = Status.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(DeviceError, match=r"out of memory\. Close what else uses it"):
-        device.load(graph, weights, Limits(LENGTH, 1, 128)).forward(step(ids, 0, 1))
-    if call != "cuGraphInstantiate":
-        assert fake.held == before
+        device.load(graph, weights, Limits(LENGTH, 1, 128))
+
+
+LOADING = (
+    "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate", "cuMemGetInfo", "cuMemAlloc",
+    "cuMemHostAlloc", "cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoH",
+    "cuModuleLoadData", "cuModuleGetFunction", "cuModuleGetGlobal", "cuLaunchKernelEx",
+    "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize",
+    "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphUpload",
+)  # fmt: skip
+"""What a load asks of the driver, and may be refused."""
+
+
+def test_what_a_load_asks_of_the_driver(fake, device, model):
+    graph, weights, _, _ = model
+    fake.calls.clear()
+    device.load(graph, weights, Limits(LENGTH, 1, 128))
+    about = "cuInit", "cuDeviceGet", "cuDriverGetVersion", "cuDeviceTotalMem", "cuFuncSetAttribute"
+    asked = {call for call in fake.calls if not call.startswith(about)}
+    assert asked == {*LOADING, "cuGraphDestroy"}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("call", LOADING)
+def test_a_load_that_fails_keeps_nothing(fake, device, model, call, last):
+    """Whichever call is refused, the first of its name or the last."""
+    graph, weights, _, _ = model
+    load = partial(device.load, graph, weights, Limits(LENGTH, 1, 128))
+    held, retained = dict(fake.held), fake.retained
+    fake.calls.clear()
+    runner = load()
+    fake.spared[call] = fake.calls.count(call) - 1 if last else 0
+    runner.close()
+    fake.calls.clear()
+    fake.answers[call] = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DeviceError, match="refused a call"):
+        load()
+    assert (fake.held, fake.retained) == (held, retained)
+
+
+def test_no_request_lowers_or_records_or_takes_anything(fake, device, model):
+    """Not the first one of any bucket either: all of that belongs to the loading."""
+    _, _, ids, expected = model
+    graph, weights, _, _ = model
+    runner = device.load(graph, weights, Limits(LENGTH, 1, 128))
+    fake.calls.clear()
+    for first, last in ((0, 17), (0, 1), (1, 4), (4, 9)):
+        for wanted in (None, [0], [last - first - 1], []):
+            now = step(ids, first, last, wanted)
+            rows = now.outputs + first
+            assert runner.forward(now).tobytes() == expected[rows].tobytes()
+            assert runner.choose(now).tolist() == expected[rows].argmax(axis=1).tolist()
+    assert set(fake.calls) == {
+        "cuCtxSetCurrent", "cuGraphLaunch", "cuStreamSynchronize", "cuMemcpyDtoHAsync"
+    }  # fmt: skip
+    runner.close()
 
 
 def test_a_refused_call_names_its_status(fake, device, model):
@@ -254,7 +328,9 @@ def test_a_lost_card_answers_nothing_any_more(fake, runner, model, call):
     ):
         runner.cancel()
         runner.resume()
-        with pytest.raises(DeviceLost, match="Load the model again"):
+        with pytest.raises(
+            DeviceLost, match=r"lost \(CUDA_ERROR_ILLEGAL_ADDRESS\)\. Start the program again"
+        ):
             ask()
     assert fake.launched == launched
     runner.close()
@@ -290,7 +366,6 @@ def test_cancel_before_and_between_steps(fake, runner, model):
 def test_cancel_within_a_step(fake, runner, model):
     """A chunk's body and its tails are played apart: what was asked for meanwhile stops it."""
     _, _, ids, expected = model
-    runner.forward(step(ids, 0, 17))  # recorded once
     plays = fake.calls.count("cuGraphLaunch")
     whole = FakeDriver.cuGraphLaunch
 

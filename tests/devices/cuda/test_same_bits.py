@@ -9,8 +9,9 @@ import pytest
 
 from muser.devices import Limits, Step
 from muser.devices.cuda import CudaRunner
-from muser.devices.cuda.arena import HEAD_ROWS
+from muser.devices.cuda.buckets import HEAD_ROWS
 from muser.devices.feeding import logits_of, stretch
+from muser.errors import DeviceError
 from muser.formats import GgufFile
 from muser.graph.interpreter import Interpreter
 from muser.models import build
@@ -40,8 +41,8 @@ def made(tmp_path_factory):
     return make
 
 
-def _made(path, architecture, kind, length):
-    make_tiny(path, architecture, kind)
+def _made(path, architecture, kind, length, **sizes):
+    make_tiny(path, architecture, kind, **sizes)
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
     ids = np.random.default_rng(2).integers(0, graph.vocabulary, length, dtype=np.int32)
@@ -85,6 +86,30 @@ def test_a_card_without_bulk_copies(made, model):
     runner = load("sm_80", graph, weights, Limits(LENGTH, 1, CHUNK))
     for step, rows in steps(ids, CUTS):
         assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+
+
+def heads_of(dim):
+    return {"layers": 1, "width": 64, "ffn": 128, "heads": 16, "kv_heads": 8, "head_dim": dim}
+
+
+@pytest.mark.parametrize("dim", [4, 6])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_the_smallest_heads(tmp_path, architecture, dim):
+    graph, weights, ids, expected = _made(
+        tmp_path / "m.gguf", "llama", "f16", LENGTH, **heads_of(dim)
+    )
+    runner = load(architecture, graph, weights, Limits(LENGTH, 1, CHUNK))
+    for step, rows in steps(ids, CUTS):
+        assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+
+
+def test_smaller_heads_are_refused(tmp_path):
+    """Their query codes are no two digits that f16 holds: the words would be others."""
+    graph, weights, _, _ = _made(tmp_path / "m.gguf", "llama", "f16", 1, **heads_of(2))
+    with pytest.raises(
+        DeviceError, match=r"heads of 2 elements; the CUDA device takes 4 to 256\. Use .*oracle"
+    ):
+        load("sm_80", graph, weights, Limits(LENGTH, 1, CHUNK))
 
 
 def test_any_order_of_threads(made):

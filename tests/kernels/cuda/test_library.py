@@ -118,7 +118,7 @@ def test_its_name_on_the_shelf(compiled, shelf):
 
 
 def test_no_bindings(monkeypatch, shelf):
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
     with pytest.raises(
         DeviceError, match=r"CUDA bindings are not here.*pip install 'muser\[cuda\]'"
     ):
@@ -130,7 +130,7 @@ def test_bindings_without_the_compilers_library(monkeypatch, shelf):
         def nvrtcVersion(self):  # noqa: N802 - NVIDIA's name
             raise RuntimeError("libnvrtc.so.13 is not here")
 
-    monkeypatch.setattr(nvrtc, "_bindings", Bindings)
+    monkeypatch.setattr(nvrtc, "bindings", lambda library: Bindings())
     with pytest.raises(DeviceError, match=r"NVRTC cannot be loaded \(libnvrtc.so.13 is not here\)"):
         load(shelf)
 

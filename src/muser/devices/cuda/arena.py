@@ -3,17 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muser.devices.cuda.buckets import buckets_of, head_rows, rows_of
 from muser.devices.cuda.card import Address, Card
 from muser.devices.cuda.memory import Memory, padded
 from muser.devices.cuda.stepping import StepBlock
 from muser.devices.device import Limits
 from muser.graph import CacheSpec, Graph, Project, TakeRows
-from muser.kernels import BUCKETS
-from muser.kv import Geometry
+from muser.kv import TILE, Geometry
 
 F32, F16 = 4, 2
-HEAD_ROWS = 64
-"""Rows whose logits are made at once; a step that wants more plays its tail again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +26,6 @@ class CachePlane:
     key: Address
     value: Address
     steps: Address
-
-    @property
-    def tiles(self) -> int:
-        """The most tiles of attention that hold rows which one query sees."""
-        most = -(-self.geometry.context // 128)
-        return most if self.spec.window is None else min(most, (self.spec.window + 126) // 128 + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +46,19 @@ class Arena:
             for name, count in row_counts(graph, limits).items()
         }
         caches = tuple(_cache(memory, spec, limits) for spec in graph.caches)
-        most = {bucket: rows_of(bucket, limits) for bucket in BUCKETS}
-        steps = {bucket: StepBlock.make(card, memory, count) for bucket, count in most.items()}
-        tails = {
-            bucket: StepBlock.make(card, memory, min(count, HEAD_ROWS))
-            for bucket, count in most.items()
-        }
+        steps, tails = (
+            {bucket: StepBlock.make(card, memory, count) for bucket, count in counts.items()}
+            for counts in block_rows(limits)
+        )
         return cls(rows, caches, steps, tails)
 
 
-def rows_of(bucket: str, limits: Limits) -> int:
-    """The most rows that a step of a bucket has."""
-    return limits.chunk if bucket == "chunk" else min(int(bucket), limits.chunk)
+def block_rows(limits: Limits) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Bucket to the most rows of its body, and of its tail."""
+    body = {bucket: rows_of(bucket, limits) for bucket in buckets_of(limits.chunk)}
+    most = head_rows(limits)
+    tail = {bucket: min(rows_of(bucket, limits), most) for bucket in buckets_of(most)}
+    return body, tail
 
 
 def row_counts(graph: Graph, limits: Limits) -> Mapping[str, int]:
@@ -77,9 +70,13 @@ def row_counts(graph: Graph, limits: Limits) -> Mapping[str, int]:
         targets = op.targets if isinstance(op, Project) else (getattr(op, "target", ""),)
         (after if taken else before).update(targets)
     late = after - before
-    return {
-        name: min(HEAD_ROWS, limits.chunk) if name in late else limits.chunk for name in graph.rows
-    }
+    return {name: head_rows(limits) if name in late else limits.chunk for name in graph.rows}
+
+
+def tiles_of(spec: CacheSpec, limits: Limits) -> int:
+    """The most tiles of attention that hold rows which one query sees."""
+    most = -(-limits.context // TILE)
+    return most if spec.window is None else min(most, (spec.window + TILE - 2) // TILE + 1)
 
 
 def cache_bytes(spec: CacheSpec, limits: Limits) -> tuple[int, int]:

@@ -1,14 +1,28 @@
 """Rules of caches and attention."""
 
-from muser.devices.cuda.arena import CachePlane
+from collections.abc import Mapping
+
+from muser.devices.cuda.arena import F32, CachePlane, tiles_of
+from muser.devices.cuda.buckets import CHUNK
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.structs import Append, Attend
+from muser.devices.device import Limits
 from muser.errors import DeviceError
-from muser.graph import Attention, KvAppend, SigmoidGate
+from muser.graph import Attention, CacheSpec, KvAppend, SigmoidGate
 from muser.graph.arithmetic import attention_constant
 
 SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
+LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
+
+
+def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mapping[str, int]:
+    """What the tiles of a few rows leave for the chain over them (`attention_decode.cuh`)."""
+    places = rows * heads * tiles_of(spec, limits)
+    return {
+        "tile_out": places * -(-spec.head_dim // PART) * PART * F32,
+        "tile_sums": places * SUMS,
+    }
 
 
 def kv_append(low: Lowering, op: KvAppend) -> bool:
@@ -42,10 +56,9 @@ def attention(low: Lowering, op: Attention) -> bool:
 
 def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
     cache = low.shared.arena.caches[op.layer]
-    places, dim = cache.tiles, cache.spec.head_dim
-    out_bytes = low.rows * op.heads * places * -(-dim // PART) * PART * 4
-    sums_bytes = low.rows * op.heads * places * SUMS
-    is_chunk = low.bucket == "chunk"
+    limits, dim = low.shared.limits, cache.spec.head_dim
+    is_chunk = low.bucket == CHUNK
+    rooms = tile_rooms(cache.spec, limits, op.heads, low.rows)
     nodes = (op.node,) if gate is None else (op.node, gate.node)
     args = Attend(
         low.row(op.query),
@@ -54,8 +67,7 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
         cache.key,
         cache.value,
         cache.steps,
-        0 if is_chunk else low.shared.room("tile_out", out_bytes),
-        0 if is_chunk else low.shared.room("tile_sums", sums_bytes),
+        *((0, 0) if is_chunk else low.shared.rooms(rooms)),
         low.pointers(),
         low.faults(*nodes),
         float(attention_constant(op.scale)),
@@ -65,7 +77,7 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
         20 - (dim - 1).bit_length(),
         cache.geometry.capacity,
         cache.spec.window or 0,
-        places,
+        tiles_of(cache.spec, limits),
     )
     if is_chunk:
         _prefill(low, op, cache, args)
@@ -109,11 +121,16 @@ def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> N
 
 
 def head_size(dim: int) -> int:
-    """The least head size that has a kernel. Raises `DeviceError` above 256."""
-    for size in (64, 128, 256):
-        if dim <= size:
+    """The least head size that has a kernel. Raises `DeviceError` where there is none.
+
+    Query codes of G(q, 20 − ⌈log2 d⌉, −60) are two digits base 128, each exact in f16: below four
+    elements the high one would not be.
+    """
+    for size in HEAD_SIZES:
+        if LEAST_HEAD <= dim <= size:
             return size
     raise DeviceError(
-        f"This model has attention heads of {dim} elements; the CUDA device takes up to 256.",
-        "Use --device cpu.",
+        f"This model has attention heads of {dim} elements; the CUDA device takes"
+        f" {LEAST_HEAD} to {HEAD_SIZES[-1]}.",
+        "Use --device oracle, or a model with other heads.",
     )

@@ -72,7 +72,7 @@ class Card(Protocol):
         """Memory that can be allocated now."""
 
     def allocate(self, size: int) -> Address:
-        """`size` bytes of zeros, until `release`."""
+        """`size` bytes of zeros, until `close`."""
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
         """Host memory of zeros that copies may read and write while the host goes on."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
+from muser.devices.cuda.buckets import CHUNK
 from muser.devices.cuda.card import Address
 from muser.devices.cuda.layouts import GROUP_BYTES
 from muser.devices.cuda.lowering import Lowering
@@ -23,6 +24,7 @@ from muser.graph import Activation, GatedAct, Project
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kv import round_up
 
+WIDE_KERNEL = "gemm_wide"
 TILE_ROWS = 128
 TILE_BYTES: Mapping[int, int] = MappingProxyType({256: 37_376, 32: 40_960, GRID_BLOCK: 33_280})
 FORMS: Mapping[int, str] = MappingProxyType({256: "k", 32: "32", GRID_BLOCK: "grid"})
@@ -63,7 +65,7 @@ def many_rows(low: Lowering, op: Project, front: Front, gate: GatedAct | None = 
 
 def is_wide(low: Lowering) -> bool:
     """Whether projections by K-quants go through warpgroups."""
-    return low.bucket == "chunk" and low.shared.pipelines.has("gemm_wide")
+    return low.bucket == CHUNK and low.shared.pipelines.has(WIDE_KERNEL)
 
 
 def gates(low: Lowering, op: Project) -> bool:
@@ -92,11 +94,20 @@ def _kernel_of(kind: BlockType) -> str:
     return "grid" if kind in FLOATS else kind.name.lower()
 
 
+def band_room(width: int, block: int, rows: int) -> Mapping[str, int]:
+    """Quantised tiles of many rows (`tiles.cuh`), in bands of `TILE_ROWS`."""
+    bands = -(-rows // TILE_ROWS)
+    return {f"tiles {block}": bands * _groups(width, block) * TILE_BYTES[block]}
+
+
+def _groups(width: int, block: int) -> int:
+    return -(-width // (GRID_BLOCK if block == GRID_BLOCK else 256))
+
+
 def _tiles(low: Lowering, op: Project, block: int, front: Front) -> Address:
     width = low.width(op.source)
-    groups = -(-width // (GRID_BLOCK if block == GRID_BLOCK else 256))
-    bands = -(-low.rows // TILE_ROWS)
-    where = low.shared.room(f"tiles {block}", bands * groups * TILE_BYTES[block])
+    groups, bands = _groups(width, block), -(-low.rows // TILE_ROWS)
+    (where,) = low.shared.rooms(band_room(width, block, low.rows))
     rows = TileRows(low.row(op.source), where, low.count_at, width, groups)
     shape = (groups, bands * 16), 256
     if isinstance(front, GatedAct):
@@ -144,13 +155,17 @@ WIDE_FORMATS: Mapping[BlockType, int] = MappingProxyType(
 WIDE_TAIL, CARRY = 1024, 64 * 256 * 4  # bytes of shared memory; of a block
 
 
+def carry_rooms(grid: int) -> Mapping[str, int]:
+    """What thread blocks that share a tile hand on, and a flag of each (`gemm90.cuh`)."""
+    return {"carry": grid * CARRY, "flags": 4 * grid}
+
+
 def _wide(low: Lowering, members: Sequence[Member], tiles: Address, gate: GatedAct | None) -> None:
     layout, grid = members[0].placed.layout, low.processors
     largest = max(GROUP_BYTES[member.placed.layout.type] for member in members)
     args = WideGemm(tiles=tiles, count=low.count_at, faults=low.step.back)
     args.parts, args.groups = len(members), layout.groups
-    args.carry = low.shared.room("carry", grid * CARRY)
-    args.flags = low.shared.room("flags", 4 * grid)
+    args.carry, args.flags = low.shared.rooms(carry_rooms(grid))
     for i, member in enumerate(members):
         args.part[i] = _chunk_part(low, member, WIDE_FORMATS[member.placed.layout.type])
     if gate is not None:
@@ -159,7 +174,7 @@ def _wide(low: Lowering, members: Sequence[Member], tiles: Address, gate: GatedA
     stage = round_up(TILE_BYTES[256] + 128 * largest, 1024)
     args.stage_bytes, args.stages = stage, 4 if largest == GROUP_BYTES[BlockType.Q4_K] else 3
     low.launch(
-        "gemm_wide" if gate is None else "gemm_gated",
+        WIDE_KERNEL if gate is None else "gemm_gated",
         (grid,),
         384,
         args,

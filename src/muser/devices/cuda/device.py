@@ -1,6 +1,7 @@
 """The CUDA device: kernels compiled by NVRTC for the card that is here."""
 
 import faulthandler
+from weakref import finalize
 
 from muser.devices.cuda.card import Card
 from muser.devices.cuda.conformance import require_conformance
@@ -27,8 +28,9 @@ class CudaDevice:
     def __init__(self, number: int = 0, shelf: Shelf | None = None) -> None:
         """Raises `DeviceError` without driver, card or compiler, or where conformance fails."""
         self._number = number
-        self._first: Card = open_card(number)  # keeps the card's context while this lives
-        self.facts = self._first.facts
+        first = open_card(number)  # keeps the card's context while this lives
+        finalize(self, first.close).atexit = False  # a process that ends gives all back anyway
+        self.facts = first.facts
         self.memory: Memory | None = shelf or Shelf(libraries())
         self.library = load_cuda(self.facts.architecture, self.memory)
         require_conformance(self.open, self.facts, self.library, self.memory)
@@ -42,12 +44,5 @@ class CudaDevice:
         faulthandler.enable(STDERR)
 
     def load(self, graph: Graph, weights: WeightSource, limits: Limits) -> CudaRunner:
-        """Lowers the graph. Raises `DeviceError` for an operator or type without a pipeline, and
-        `LimitError` for a model that does not fit into the card's memory.
-        """
-        card = self.open()
-        try:
-            return CudaRunner(card, self.library, graph, weights, limits)
-        except BaseException:
-            card.close()
-            raise
+        """On a queue of its own; raises what `CudaRunner` raises."""
+        return CudaRunner(self.open(), self.library, graph, weights, limits)

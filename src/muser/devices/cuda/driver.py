@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from types import ModuleType
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from muser.devices.cuda.card import Address, Facts, Recording, Shape
 from muser.errors import DeviceError, DeviceLost
+from muser.kernels.nvrtc import bindings
 
 LEAST = (8, 0)  # compute capability: the matrix instructions and copies that the texts use
 LEAST_DRIVER = 12_000
@@ -20,24 +22,22 @@ PLENTY = 48 * 1024  # bytes of shared memory that need no permission
 OUT_OF_MEMORY = 2
 LOST = frozenset({46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 999})
 """Driver results after which a context answers nothing any more (cuda.h, `CUresult`)."""
-INSTALL = "Install the CUDA extra: pip install 'muser[cuda]'."
 
 
 def driver_module() -> ModuleType:
     """Raises `DeviceError` where the bindings are not installed."""
-    try:
-        from cuda.bindings import driver
-    except ImportError as error:
-        raise DeviceError(f"The CUDA bindings are not here ({error}).", INSTALL) from error
-    module: ModuleType = driver
-    return module
+    return bindings("driver")
 
 
 def open_card(number: int = 0) -> "DriverCard":
     """The card `number`. Raises `DeviceError` without a driver or a card that can be used."""
     api, device, facts = find_card(number)
-    context = api.call(api.driver.cuDevicePrimaryCtxRetain(device))
-    return DriverCard(api, facts, Context(device, context))
+    context = Context(api, device)
+    try:
+        return DriverCard(api, facts, context)
+    except BaseException:
+        context.close()
+        raise
 
 
 def find_card(number: int = 0) -> tuple["Api", object, Facts]:
@@ -82,7 +82,10 @@ class Api:
 
 def _error(status: int, name: str) -> DeviceError:
     if status in LOST:
-        return DeviceLost(f"The CUDA card is lost ({name}).", "Load the model again.")
+        return DeviceLost(
+            f"The CUDA card is lost ({name}).",
+            "Start the program again: in this process the card answers nothing any more.",
+        )
     if status == OUT_OF_MEMORY:
         return DeviceError(
             "The CUDA card is out of memory.",
@@ -129,10 +132,22 @@ class Context:
     `owned`: what gives back each thing that was taken in it.
     """
 
-    def __init__(self, device: object, handle: object) -> None:
-        self.device, self.handle = device, handle
+    def __init__(self, api: Api, device: object) -> None:
+        self._driver, self._device = api.driver, device
+        self.handle = api.call(api.driver.cuDevicePrimaryCtxRetain(device))
         self.owned: list[Callable[[], object]] = []
-        self.is_open = True
+        self._is_open = True
+
+    def close(self) -> None:
+        """Memory goes back at once; a lost card's is the driver's to clean up."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._driver.cuCtxSetCurrent(self.handle)  # a caller's thread may be another
+        for give_back in reversed(self.owned):
+            give_back()
+        self.owned.clear()
+        self._driver.cuDevicePrimaryCtxRelease(self._device)
 
 
 class DriverLibrary:
@@ -191,6 +206,7 @@ class DriverCard:
         self._stream = api.call(self._driver.cuStreamCreate(flag))
         context.owned.append(partial(self._driver.cuStreamDestroy, self._stream))
         self._overlaps = facts.capability >= (9, 0)
+        self._marks: list[object] = []  # events that nobody waits for
 
     def enter(self) -> None:
         """Work of the calling thread goes to this card."""
@@ -267,15 +283,16 @@ class DriverCard:
     def record(self, work: Callable[[], None]) -> Recording:
         driver, call = self._driver, self._api.call
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        call(driver.cuStreamBeginCapture(self._stream, mode))
-        try:
-            work()
-        finally:
-            graph = call(driver.cuStreamEndCapture(self._stream))
-        instance = call(driver.cuGraphInstantiate(graph, 0))
-        self._context.owned.append(partial(driver.cuGraphExecDestroy, instance))
-        call(driver.cuGraphUpload(instance, self._stream))
-        call(driver.cuGraphDestroy(graph))
+        with ExitStack() as done:
+            call(driver.cuStreamBeginCapture(self._stream, mode))
+            try:
+                work()
+            finally:
+                graph = call(driver.cuStreamEndCapture(self._stream))
+                done.callback(driver.cuGraphDestroy, graph)
+            instance = call(driver.cuGraphInstantiate(graph, 0))
+            self._context.owned.append(partial(driver.cuGraphExecDestroy, instance))
+            call(driver.cuGraphUpload(instance, self._stream))
         return DriverRecording(self._api, instance, self._stream)
 
     def wait(self) -> None:
@@ -308,13 +325,19 @@ class DriverCard:
         return float(self._api.call(self._driver.cuEventElapsedTime(first, last))) * 1e6
 
     def mark(self) -> Callable[[], None]:
+        """An event is used again once it was waited for, and given back with the card."""
         driver, call = self._driver, self._api.call
-        event = call(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        if not self._marks:
+            flag = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            made = call(driver.cuEventCreate(flag))
+            self._context.owned.append(partial(driver.cuEventDestroy, made))
+            self._marks.append(made)
+        event = self._marks.pop()
         call(driver.cuEventRecord(event, self._stream))
 
         def reached() -> None:
             call(driver.cuEventSynchronize(event))
-            call(driver.cuEventDestroy(event))
+            self._marks.append(event)
 
         return reached
 
@@ -322,12 +345,5 @@ class DriverCard:
         return DriverCard(self._api, self.facts, self._context)
 
     def close(self) -> None:
-        """Memory goes back at once; a lost card's is the driver's to clean up."""
-        if not self._context.is_open:
-            return
-        self._context.is_open = False
-        self._driver.cuCtxSetCurrent(self._context.handle)  # a caller's thread may be another
-        for give_back in reversed(self._context.owned):
-            give_back()
-        self._context.owned.clear()
-        self._driver.cuDevicePrimaryCtxRelease(self._context.device)
+        """Gives back what all queues of the card have taken."""
+        self._context.close()

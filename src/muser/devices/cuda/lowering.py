@@ -1,14 +1,17 @@
 """What the rules share: one row bucket's launches, and where rows, weights and scratch lie."""
 
 import ctypes
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
-from muser.devices.cuda.arena import F32, Arena, row_counts
+from muser.devices.cuda.arena import F32, Arena
 from muser.devices.cuda.card import Address, Card, Shape
-from muser.devices.cuda.memory import Memory
+from muser.devices.cuda.memory import Memory, Room
+from muser.devices.cuda.pinned import Pinned
 from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.placing import DeviceWeights
 from muser.devices.cuda.stepping import Faults, StepBlock, StepPointers
@@ -22,6 +25,7 @@ class Shared:
     """What all buckets of a runner share."""
 
     card: Card
+    pinned: Pinned
     memory: Memory
     pipelines: Pipelines
     graph: Graph
@@ -29,15 +33,17 @@ class Shared:
     weights: DeviceWeights
     arena: Arena
     tables: Mapping[str, Address]  # rope table to f32 [context, rotated]
-    scratch: dict[str, tuple[Address, int]] = field(default_factory=dict)
+    scratch: Mapping[str, Room]
+    aside: dict[str, Address] = field(default_factory=dict)  # of measurements
 
-    def room(self, name: str, size: int) -> Address:
-        """Memory that one launch writes and a later one of the same step reads; it may grow."""
-        where, have = self.scratch.get(name, (0, 0))
-        if size > have:
-            where = self.memory.take("scratch", size)
-            self.scratch[name] = where, size
-        return where
+    def rooms(self, sizes: Mapping[str, int]) -> tuple[Address, ...]:
+        """Where one launch may write so many bytes, and a later one of the same step read them.
+
+        They are here since the loading: `scratch_of` has counted the largest of each name.
+        """
+        for name, size in sizes.items():
+            assert size <= self.scratch[name].size, name
+        return tuple(self.scratch[name].address for name in sizes)
 
 
 class Lowering:
@@ -91,10 +97,9 @@ class Lowering:
 
     def swap(self, name: str) -> Address:
         """Rows called `name` stand elsewhere from here on: what reads the old place goes on."""
-        old = self.places[name]
-        size = F32 * self.width(name) * row_counts(self.shared.graph, self.shared.limits)[name]
-        home, spare = self.shared.arena.rows[name], self.shared.room(f"spare {name}", size)
-        self.places[name] = spare if old == home else home
+        home = self.shared.arena.rows[name]
+        (spare,) = self.shared.rooms(spare_room(name, self.width(name), self.rows))
+        self.places[name] = spare if self.places[name] == home else home
         return self.places[name]
 
     def may_swap(self, name: str) -> bool:
@@ -132,19 +137,24 @@ class Lowering:
         """The next launch, behind which its entries were taken."""
         pipelines = self.shared.pipelines
         whole = (*grid, 1, 1)[:3]
-        nodes = [nodes for nodes, launch in self.entries if launch == len(self.launches)]
+        own = bisect_left(self.entries, len(self.launches), key=itemgetter(1))
         self.launches.append(
             Launch(
                 pipelines.kernel(name, shared),
                 pipelines.label(name, {"bucket": self.bucket}),
                 Shape((whole[0], whole[1], whole[2]), block, shared),
                 args,
-                " ".join(nodes),
+                " ".join(nodes for nodes, _ in self.entries[own:]),
                 served,
                 tensors,
                 caches,
             )
         )
+
+
+def spare_room(name: str, width: int, rows: int) -> Mapping[str, int]:
+    """Where rows stand that `Lowering.swap` has moved."""
+    return {f"spare {name}": F32 * width * rows}
 
 
 def inverse_of(number: float) -> float:

@@ -36,6 +36,14 @@ class Plan:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A place on a card, and its size in bytes."""
+
+    address: Address
+    size: int
+
+
 @dataclass
 class Memory:
     """Allocations on a card, each with a name."""
@@ -47,6 +55,10 @@ class Memory:
         """`size` bytes of zeros, counted under `name`."""
         self.sizes[name] = self.sizes.get(name, 0) + padded(size)
         return self.card.allocate(padded(size))
+
+    def rooms(self, name: str, sizes: Mapping[str, int]) -> Mapping[str, Room]:
+        """A room of each size, all counted under `name`."""
+        return {room: Room(self.take(name, size), size) for room, size in sizes.items()}
 
 
 def padded(size: int) -> int:

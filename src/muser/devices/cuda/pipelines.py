@@ -1,6 +1,7 @@
 """The kernels of a library on a card, by name."""
 
 from collections.abc import Mapping
+from threading import Lock
 
 from muser.devices.cuda.card import Card, Kernel, Loaded
 from muser.errors import DeviceError
@@ -8,13 +9,14 @@ from muser.kernels import CUDA_KERNELS, CudaLibrary
 
 
 class Pipelines:
-    """Loads units when one of their kernels is first asked for."""
+    """Loads units when one of their kernels is first asked for, by whichever thread."""
 
     def __init__(self, card: Card, library: CudaLibrary) -> None:
         self.architecture = library.architecture
         self._card, self._images = card, library.images
         self._loaded: dict[str, Loaded] = {}
         self._kernels: dict[str, tuple[Kernel, int]] = {}
+        self._turn = Lock()
 
     def has(self, name: str) -> bool:
         """Whether this architecture has the kernel."""
@@ -22,22 +24,25 @@ class Pipelines:
 
     def kernel(self, name: str, shared: int) -> Kernel:
         """Raises `DeviceError` for a name that the registry or the library lacks."""
-        known = self._kernels.get(name)
-        if known is not None and known[1] >= shared:
-            return known[0]
-        kernel = self._unit(name).kernel(name, shared)
-        self._kernels[name] = kernel, shared
-        return kernel
+        with self._turn:
+            known = self._kernels.get(name)
+            if known is not None and known[1] >= shared:
+                return known[0]
+            kernel = self._unit(name).kernel(name, shared)
+            self._kernels[name] = kernel, shared
+            return kernel
 
     def size(self, name: str, constant: str) -> int:
         """A constant that the unit of the kernel `name` reports."""
-        return self._unit(name).size(constant)
+        with self._turn:
+            return self._unit(name).size(constant)
 
     def label(self, name: str, constants: Mapping[str, object]) -> str:
         shown = {"arch": self.architecture, **constants}
         return f"{name}[{','.join(f'{key}={value}' for key, value in shown.items())}]"
 
     def _unit(self, name: str) -> Loaded:
+        """Of a caller that has the turn: no unit is loaded twice."""
         unit = CUDA_KERNELS.get(name)
         if unit is None or unit not in self._images:
             raise DeviceError(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from muser.devices.cuda.card import Address, Card, Shape
 from muser.devices.cuda.layouts import GROUP_BYTES, PAD, Layout
 from muser.devices.cuda.memory import Memory, padded
+from muser.devices.cuda.pinned import Pinned
 from muser.devices.cuda.pipelines import Pipelines
 from muser.devices.cuda.stepping import FAULT_BYTES, NO_FAULT, Faults
 from muser.devices.cuda.structs import Place
@@ -62,16 +63,24 @@ class DeviceWeights:
 
 def weight_bytes(graph: Graph, source: WeightSource) -> int:
     """What `place_weights` takes of the card."""
-    layouts = (_layout(source.tensor(name)) for name in matrices_of(graph))
+    layouts = (layout_of(source.tensor(name)) for name in matrices_of(graph))
     raw = sum(padded(source.tensor(name).raw.size) for name in _raw(graph, source))
     vectors = sum(padded(4 * source.tensor(name).shape[0]) for name in vectors_of(graph))
     return sum(padded(one.bytes) for one in layouts) + raw + vectors
 
 
 def staging_bytes(graph: Graph, source: WeightSource) -> int:
-    """What is on its way at once."""
-    sizes = [source.tensor(name).raw.size for name in matrices_of(graph)]
-    return min(WORKERS, len(sizes)) * 2 * min(PIECE, max(sizes, default=0))
+    """What `place_weights` takes for what is on its way."""
+    workers, piece = _staging(graph, source)
+    return workers * (2 * padded(piece) + padded(FAULT_BYTES))
+
+
+def _staging(graph: Graph, source: WeightSource) -> tuple[int, int]:
+    """How many workers there are, and the bytes of a piece: at least one row of each weight."""
+    tensors = [source.tensor(name) for name in matrices_of(graph)]
+    longest = max((tensor.raw.size for tensor in tensors), default=0)
+    row = max((tensor.row_bytes() for tensor in tensors), default=0)
+    return min(WORKERS, len(tensors)), max(row, min(PIECE, longest))
 
 
 def matrices_of(graph: Graph) -> tuple[str, ...]:
@@ -96,12 +105,17 @@ def _raw(graph: Graph, source: WeightSource) -> tuple[str, ...]:
     return tuple(name for name in embedded if source.tensor(name).type in FLOATS)
 
 
-def _layout(tensor: BoundTensor) -> Layout:
+def layout_of(tensor: BoundTensor) -> Layout:
     return Layout.of(tensor.type, tensor.shape[0], tensor.rows)
 
 
 def place_weights(
-    card: Card, pipelines: Pipelines, memory: Memory, graph: Graph, source: WeightSource
+    card: Card,
+    pinned: Pinned,
+    pipelines: Pipelines,
+    memory: Memory,
+    graph: Graph,
+    source: WeightSource,
 ) -> DeviceWeights:
     """Raises `ModelError` for a scale or a float weight that is not finite."""
     raw = set(_raw(graph, source))
@@ -109,30 +123,26 @@ def place_weights(
         name: _take(memory, source.tensor(name), name in raw) for name in matrices_of(graph)
     }
     longest = sorted(matrices.values(), key=lambda one: -one.layout.bytes)
-    workers = min(WORKERS, max(1, len(longest)))
-    pieces = min(PIECE, max((source.tensor(one.name).raw.size for one in longest), default=16))
-    hands = [_Hand(card.side(), pipelines, memory, pieces) for _ in range(workers)]
+    workers, piece = _staging(graph, source)
+    hands = [_Hand(card.side(), pipelines, memory, piece) for _ in range(workers)]
     card.wait()  # what was taken is zero from here on, also for the streams of the hands
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(max(1, workers)) as pool:
         shares = [longest[first::workers] for first in range(workers)]
         list(pool.map(lambda hand, share: hand.place(share, source), hands, shares))
-    vectors = {name: _vector(card, memory, source.vector(name)) for name in vectors_of(graph)}
-    card.wait()
+    vectors = {name: _vector(pinned, memory, source.vector(name)) for name in vectors_of(graph)}
     return DeviceWeights(matrices, vectors)
 
 
 def _take(memory: Memory, tensor: BoundTensor, has_raw: bool) -> Placed:
-    layout = _layout(tensor)
+    layout = layout_of(tensor)
     codes = memory.take("weights", layout.bytes)
     raw = memory.take("weights", tensor.raw.size) if has_raw else 0
     return Placed(tensor.name, layout, codes, raw)
 
 
-def _vector(card: Card, memory: Memory, values: NDArray[np.float32]) -> Address:
+def _vector(pinned: Pinned, memory: Memory, values: NDArray[np.float32]) -> Address:
     where = memory.take("weights", values.nbytes)
-    host = card.pinned(values.nbytes)
-    host[:] = values.view(np.uint8)
-    card.upload(where, host)
+    pinned.up(where, values)
     return where
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
+from muser.devices.cuda.arena import F32
+from muser.devices.cuda.buckets import MOST_FEW
 from muser.devices.cuda.card import Address
 from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, tile_bytes, unit_bytes
 from muser.devices.cuda.lowering import Lowering, inverse_of
@@ -19,8 +21,6 @@ from muser.graph.arithmetic import GRID_BLOCK
 from muser.kv import round_up
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
-MOST_FEW = 4  # rows that go through weights without matrix units
-MOST_BATCHED = 16
 CODES_BYTES = 272  # of 256 elements of a quantised row
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
@@ -81,7 +81,7 @@ def by_form(members: Iterable[Member]) -> Mapping[int, list[Member]]:
 
 
 def few_rows(low: Lowering, op: Project, before: Before, after: After) -> None:
-    """One to four rows: one launch for each block size of the group."""
+    """At most `MOST_FEW` rows: one launch for each block size of the group."""
     groups = by_form(members_of(low, op))
     source = before.source(low, op.source)
     for at, (block, members) in enumerate(groups.items()):
@@ -105,7 +105,7 @@ def _matvec(
     source: Source,
     after: After,
 ) -> None:
-    rows = {"1": 1, "4": MOST_FEW}.get(low.bucket, MOST_BATCHED)
+    rows = int(low.bucket)
     ready = quantised(low, op, block, source)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
     filler = NUMBERS[members[0].placed.layout.type]
@@ -121,7 +121,7 @@ def _matvec(
             NUMBERS[layout.type],
         )
     _finish(low, args, after)
-    if rows == MOST_BATCHED:
+    if rows == MOST_FEW:
         shape = batch_shape(low, block, members, after.gate is not None)
         name = f"batch_{FORMS[block]}"
         args.slice = shape.slice
@@ -158,20 +158,21 @@ def _finish(low: Lowering, args: Matvec, after: After) -> None:
         args.cap_entry = low.entry_of(after.cap.node)
 
 
+def code_rooms(width: int, block: int) -> Mapping[str, int]:
+    """Quantised rows and their scales (`quantise.cuh`). A batch copies as many whatever it has."""
+    if block == GRID_BLOCK:
+        units = -(-width // GRID_BLOCK)
+        row, scales = units * GRID_BYTES, units
+    else:
+        units = -(-width // 256)
+        row, scales = units * CODES_BYTES, units * 256 // block
+    return {f"codes {block}": MOST_FEW * row, f"scales {block}": F32 * MOST_FEW * scales}
+
+
 def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     """A launch that makes the quantised rows, and the source that says they are ready."""
     width = source.width
-    span, share = (
-        (round_up(width, GRID_BLOCK), GRID_BLOCK)
-        if block == GRID_BLOCK
-        else (
-            round_up(width, 256),
-            block,
-        )
-    )
-    size = 2 * span if block == GRID_BLOCK else span // 256 * CODES_BYTES
-    codes = low.shared.room(f"codes {block}", max(low.rows, MOST_BATCHED) * size)
-    scales = low.shared.room(f"scales {block}", 4 * max(low.rows, MOST_BATCHED) * (span // share))
+    codes, scales = low.shared.rooms(code_rooms(width, block))
     low.entry_of(f"{op.source} in blocks of {block}")
     args = Quantise(source, codes, scales, low.count_at, low.step.back)
     if source.kind == PLAIN:
@@ -299,8 +300,8 @@ AHEAD_BYTES = 16 << 20
 """What a projection asks into the second-level cache of the next one's weights."""
 
 
-def look_ahead(launches: Sequence[Launch], budget: int = AHEAD_BYTES) -> None:
-    """Tells every projection of few rows what the next one reads."""
+def look_ahead(launches: Sequence[Launch]) -> None:
+    """Tells every projection of few rows what the next one reads, of `AHEAD_BYTES` its share."""
     few = [launch for launch in launches if isinstance(launch.args, Matvec)]
     for launch, following in pairwise(few):
         args, then = launch.args, following.args
@@ -309,7 +310,7 @@ def look_ahead(launches: Sequence[Launch], budget: int = AHEAD_BYTES) -> None:
         sizes = [_bytes_of(then, part) for part in then.parts]
         total = sum(sizes)
         for ahead, part, size in zip(args.ahead, then.parts, sizes, strict=True):
-            share = size if total <= budget else budget * size // total
+            share = size if total <= AHEAD_BYTES else AHEAD_BYTES * size // total
             ahead.source, ahead.bytes = part.weights, size
             ahead.each = -(-share // launch.shape.grid[0])
 

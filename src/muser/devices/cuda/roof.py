@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from muser.devices.cuda.card import Shape
+from muser.devices.cuda.card import Address, Shape
 from muser.devices.cuda.lowering import Shared
 from muser.errors import DeviceError
 
@@ -33,8 +33,8 @@ def reading_times(shared: Shared, size: int, plays: int) -> list[float]:
     """
     card, count = shared.card, size // UNIT
     blocks = BLOCKS * card.facts.processors
-    buffer = shared.room("roof", count * UNIT)
-    sums = shared.room("roof sums", blocks * THREADS * WORD)
+    buffer = _kept(shared, "roof", count * UNIT)
+    sums = _kept(shared, "roof sums", blocks * THREADS * WORD)
     card.fill(buffer, count * UNIT, BYTE)
     shape, args = Shape((blocks, 1, 1), THREADS), ReadThrough(buffer, sums, count)
     kernel = shared.pipelines.kernel(KERNEL, 0)
@@ -57,7 +57,7 @@ def empty_launch(shared: Shared, plays: int) -> list[float]:
     a thread block for each processor. For each of `plays` times.
     """
     card = shared.card
-    sums = shared.room("roof sums", WORD)
+    sums = _kept(shared, "launch sums", WORD)
     shape, args = Shape((card.facts.processors, 1, 1), THREADS), ReadThrough(sums, sums, 0)
     kernel = shared.pipelines.kernel(KERNEL, 0)
 
@@ -67,3 +67,11 @@ def empty_launch(shared: Shared, plays: int) -> list[float]:
 
     clocked = card.clocked([work], overlaps=False)
     return [clocked.play()[0] / EMPTY_LAUNCHES for _ in range(plays)]
+
+
+def _kept(shared: Shared, name: str, size: int) -> Address:
+    """Memory beside what the model takes, until the card is closed; once for each size."""
+    place = f"{name} {size}"
+    if place not in shared.aside:
+        shared.aside[place] = shared.memory.take(name, size)
+    return shared.aside[place]

@@ -1,5 +1,7 @@
 """Rules of what is neither a projection, nor attention, nor a norm of whole rows."""
 
+from collections.abc import Mapping
+
 from muser.devices.cuda.layouts import GROUP
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.structs import (
@@ -28,7 +30,7 @@ from muser.graph import (
     TakeRows,
 )
 
-FEW = 64  # threads of a block where there is one row
+ALONE = 64  # threads of a block where there is one row
 MANY = 256
 KEYS = 2048  # logits that one block of the first token's search takes
 MOST_PARTS = 128
@@ -37,7 +39,7 @@ MOST_HEAD = 256
 
 def across(low: Lowering, width: int) -> tuple[tuple[int, int], int]:
     """Grid and block of a kernel whose threads take four elements each."""
-    block = FEW if low.rows == 1 else MANY
+    block = ALONE if low.rows == 1 else MANY
     return (-(-width // (4 * block)), low.rows), block
 
 
@@ -88,7 +90,7 @@ def rope(low: Lowering, op: Rope) -> bool:
         op.head_dim,
         spec.rotated,
     )
-    block = FEW if low.rows == 1 else MANY
+    block = ALONE if low.rows == 1 else MANY
     grid = (-(-op.heads * op.head_dim // (2 * block)), low.rows)
     halves = spec.pairing is Pairing.HALF_SPLIT
     low.launch("rope_half_split" if halves else "rope_interleaved", grid, block, args)
@@ -233,11 +235,20 @@ def take_rows(low: Lowering, op: TakeRows) -> bool:
     return True
 
 
+def key_room(width: int, rows: int) -> Mapping[str, int]:
+    """The best key of each part of some rows of logits (`pick.cuh`)."""
+    return {"keys": 8 * _parts(width) * rows}
+
+
+def _parts(width: int) -> int:
+    return min(MOST_PARTS, -(-width // KEYS))
+
+
 def first_token(low: Lowering, source: str) -> None:
     """The first token in token order of every row, to where the step's answers go back from."""
     width = low.width(source)
-    parts = min(MOST_PARTS, -(-width // KEYS))
-    keys = low.shared.room("keys", 8 * parts * low.rows)
+    parts = _parts(width)
+    (keys,) = low.shared.rooms(key_room(width, low.rows))
     low.entry_of("first token")
     args = ArgmaxParts(low.row(source), keys, low.pointers(), width)
     low.launch("argmax_parts", (parts, low.rows), MANY, args)

@@ -9,6 +9,7 @@ from itertools import product
 from types import MappingProxyType
 
 from muser.devices.cuda import attending, chunked, norms, rowwise
+from muser.devices.cuda.buckets import FEW
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.projecting import After, few_rows
 from muser.devices.cuda.sources import Before, fits
@@ -31,9 +32,6 @@ from muser.graph import (
     TakeRows,
     writes_of,
 )
-
-FEW = ("1", "4", "16")
-"""Row buckets whose projections do what stands around them too."""
 
 
 def lower(low: Lowering, ops: tuple[Op, ...], later: tuple[Op, ...]) -> None:

@@ -9,17 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muser.devices.cuda import roof
-from muser.devices.cuda.arena import HEAD_ROWS, Arena
+from muser.devices.cuda.buckets import FEW, HEAD_ROWS
 from muser.devices.cuda.card import Card
-from muser.devices.cuda.lowering import Shared
-from muser.devices.cuda.memory import Memory
+from muser.devices.cuda.loading import shared_of
 from muser.devices.cuda.moving import Moving
-from muser.devices.cuda.pipelines import Pipelines
-from muser.devices.cuda.placing import WeightSource, place_weights
-from muser.devices.cuda.planning import plan_of, rope_tables
+from muser.devices.cuda.placing import WeightSource
 from muser.devices.cuda.rules import logits_row
 from muser.devices.cuda.tape import Tape, served_by
-from muser.devices.cuda.tapes import JOINED, Part, Tapes
+from muser.devices.cuda.tapes import Part, Tapes
 from muser.devices.cuda.timing import Timed, Timing
 from muser.devices.device import Limits, Step
 from muser.devices.steps import check_step, first_tokens
@@ -31,26 +28,30 @@ F32 = NDArray[np.float32]
 
 
 class CudaRunner:
-    """A loaded model; see `Runner`. The card's memory is this runner's until it is closed."""
+    """A loaded model; see `Runner`. The card is this runner's until it is closed."""
 
     def __init__(
         self, card: Card, library: CudaLibrary, graph: Graph, weights: WeightSource, limits: Limits
     ) -> None:
+        """Lowers the graph for every bucket. Raises `DeviceError` for an operator or type without
+        a pipeline, `LimitError` for what does not fit into the card's memory, and `ModelError` for
+        weights that are not finite; the card is closed then.
+        """
         self.limits, self.vocabulary = limits, graph.vocabulary
         self._card, self._library = card, library
-        self._stage, self._stop, self._lost, self._closed = Lock(), Event(), False, False
-        card.enter()
-        plan_of(graph, weights, limits).check(card)
-        memory, pipelines = Memory(card), Pipelines(card, library)
-        placed = place_weights(card, pipelines, memory, graph, weights)
-        arena = Arena.make(card, memory, graph, limits)
-        tables = rope_tables(card, memory, graph, weights, limits.context)
-        shared = Shared(card, memory, pipelines, graph, limits, placed, arena, tables)
-        self._shared, self._tapes, self._moving = shared, Tapes(shared), Moving(shared)
+        self._stage, self._stop, self._closed = Lock(), Event(), False
+        self._lost: DeviceLost | None = None
         self._timings: dict[tuple[Part, ...], Timing] = {}
         self._played: dict[Tape, None] = {}
         self._logits = logits_row(graph.ops)
-        self.memory: Mapping[str, int] = memory.sizes
+        try:
+            card.enter()
+            shared = shared_of(card, library, graph, weights, limits)
+            self._shared, self._tapes, self._moving = shared, Tapes(shared), Moving(shared)
+        except BaseException:
+            card.close()
+            raise
+        self.memory: Mapping[str, int] = shared.memory.sizes
 
     @property
     def labels(self) -> Mapping[str, tuple[str, ...]]:
@@ -164,7 +165,7 @@ class CudaRunner:
             self._body(step)
             return
         bucket = bucket_of(len(step.tokens))
-        if bucket in JOINED and bucket_of(len(wanted[0])) == bucket:
+        if bucket in FEW and bucket_of(len(wanted[0])) == bucket:
             tail = self._tail(wanted[0])
             self._body(step, tail)
             yield tail, len(wanted[0])
@@ -212,12 +213,12 @@ class CudaRunner:
         try:
             if self._closed:
                 raise DeviceError("This runner is closed.", "Load the model again.")
-            if self._lost:
-                raise DeviceLost("The CUDA card was lost.", "Load the model again.")
+            if self._lost is not None:
+                raise DeviceLost(self._lost.sentence, self._lost.remedy)
             self._card.enter()
             yield
-        except DeviceLost:
-            self._lost = True
+        except DeviceLost as lost:
+            self._lost = lost
             raise
         finally:
             self._stage.release()

@@ -38,6 +38,11 @@ class Faults(ctypes.Structure):
     _fields_ = (("word", ctypes.c_uint64), ("entry", ctypes.c_uint64))
 
 
+def block_bytes(rows: int) -> tuple[int, int]:
+    """Of a step block, and of what comes back."""
+    return WORD * (HEAD + len(ARRAYS) * rows), FAULT_BYTES + WORD * rows
+
+
 @dataclass(frozen=True, slots=True)
 class StepBlock:
     """One row bucket's block: pinned on the host, its copy on the card, and what comes back."""
@@ -50,8 +55,7 @@ class StepBlock:
 
     @classmethod
     def make(cls, card: Card, memory: Memory, rows: int) -> "StepBlock":
-        size = WORD * (HEAD + len(ARRAYS) * rows)
-        back = FAULT_BYTES + WORD * rows
+        size, back = block_bytes(rows)
         return cls(
             rows,
             card.pinned(size).view(np.int32),

@@ -1,9 +1,9 @@
 """A runner's tapes: each row bucket's body, up to where wanted rows are taken, and its tail."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from muser.devices.cuda.arena import HEAD_ROWS, rows_of
+from muser.devices.cuda.buckets import FEW
 from muser.devices.cuda.card import Card, Recording
 from muser.devices.cuda.lowering import Lowering, Shared
 from muser.devices.cuda.projecting import look_ahead
@@ -12,10 +12,7 @@ from muser.devices.cuda.rules import logits_row, lower
 from muser.devices.cuda.stepping import StepBlock
 from muser.devices.cuda.tape import Tape
 from muser.errors import DeviceError
-from muser.graph import TakeRows
-
-JOINED = ("1", "4", "16")
-"""Buckets whose body and tail are played as one recording where a step wants every row."""
+from muser.graph import Op, TakeRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,60 +35,71 @@ class Part:
 
 
 class Tapes:
-    """Lowers and records each part when it is first wanted."""
+    """Every part of every bucket that the limits allow, lowered and recorded at once: no request
+    waits for that, or is the first to hear that a bucket has no pipeline.
+
+    Of few rows a body and its own tail are one recording too, for steps that want every row.
+    """
 
     def __init__(self, shared: Shared) -> None:
+        """Raises `DeviceError` for what has no pipeline."""
         self.shared = shared
-        ops = shared.graph.ops
+        ops, arena = shared.graph.ops, shared.arena
         cut = next((i for i, op in enumerate(ops) if isinstance(op, TakeRows)), len(ops))
-        self._ops = {"body": ops[:cut], "tail": ops[cut:]}
-        self._parts: dict[tuple[str, str], Part] = {}
-        self._recordings: dict[tuple[Part, ...], Recording] = {}
-
-    @property
-    def has_tail(self) -> bool:
-        return bool(self._ops["tail"])
+        body, tail = ops[:cut], ops[cut:]
+        self.has_tail = bool(tail)
+        self._bodies = {
+            b: _lowered(shared, block, b, body, tail) for b, block in arena.steps.items()
+        }
+        self._tails = (
+            {b: _lowered(shared, block, b, tail, None) for b, block in arena.tails.items()}
+            if tail
+            else {}
+        )
+        self._recordings = {parts: self._recorded(parts) for parts in self._together()}
 
     def body(self, bucket: str) -> Part:
         """All rows of a step."""
-        return self._part("body", bucket)
+        return self._bodies[bucket]
 
     def tail(self, bucket: str) -> Part:
         """The wanted rows, at most `HEAD_ROWS` at once: logits, and the first token of each."""
-        return self._part("tail", bucket)
+        return self._tails[bucket]
 
     def play(self, *parts: Part) -> None:
         """Plays some parts one after another and waits for the end. Raises `ArithmeticFault`."""
-        card = self.shared.card
-        if parts not in self._recordings:
-            self._recordings[parts] = card.record(lambda: _queue(card, parts))
         self._recordings[parts].play()
-        card.wait()
+        self.shared.card.wait()
         for part in parts:
             part.check()
 
-    def _part(self, which: str, bucket: str) -> Part:
-        found = self._parts.get((which, bucket))
-        if found is None:
-            found = self._parts[which, bucket] = self._lowered(which, bucket)
-        return found
+    def _together(self) -> Iterator[tuple[Part, ...]]:
+        """What a step plays as one: see `CudaRunner`."""
+        for part in (*self._bodies.values(), *self._tails.values()):
+            yield (part,)
+        for bucket in FEW:
+            if bucket in self._bodies and bucket in self._tails:
+                yield self._bodies[bucket], self._tails[bucket]
 
-    def _lowered(self, which: str, bucket: str) -> Part:
-        limits, arena = self.shared.limits, self.shared.arena
-        is_tail = which == "tail"
-        most = rows_of(bucket, limits)
-        rows = min(most, HEAD_ROWS) if is_tail else most
-        block = (arena.tails if is_tail else arena.steps)[bucket]
-        low = Lowering(self.shared, block, bucket, rows, is_tail)
-        lower(low, self._ops[which], () if is_tail else self._ops["tail"])
-        if is_tail:
-            first_token(low, logits_row(self.shared.graph.ops))
-        if not low.launches:
-            raise DeviceError("This graph has nothing to compute.", "Use another model.")
-        look_ahead(low.launches)
-        return Part(Tape(tuple(low.launches), tuple(low.entries)), block)
+    def _recorded(self, parts: tuple[Part, ...]) -> Recording:
+        card = self.shared.card
+
+        def queue() -> None:
+            for part in parts:
+                part.queue(card)
+
+        return card.record(queue)
 
 
-def _queue(card: Card, parts: Iterable[Part]) -> None:
-    for part in parts:
-        part.queue(card)
+def _lowered(
+    shared: Shared, block: StepBlock, bucket: str, ops: tuple[Op, ...], later: tuple[Op, ...] | None
+) -> Part:
+    """One part for the rows of `block`; `later` None: it is a tail."""
+    low = Lowering(shared, block, bucket, block.rows, later is None)
+    lower(low, ops, later or ())
+    if later is None:
+        first_token(low, logits_row(shared.graph.ops))
+    if not low.launches:
+        raise DeviceError("This graph has nothing to compute.", "Use another model.")
+    look_ahead(low.launches)
+    return Part(Tape(tuple(low.launches), tuple(low.entries)), block)

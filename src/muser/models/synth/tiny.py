@@ -20,9 +20,9 @@ CENSUS_SIZES = {
 SEED = 11
 
 
-def make_tiny(path: Path, architecture: str, kind: str) -> None:
-    """Write the file of an architecture and kind of weights."""
-    sizes = dict(CENSUS_SIZES) if kind == "census" else {}
-    if sizes and architecture == "gemma3":
-        sizes |= {"layers": 7, "heads": 4, "kv_heads": 1, "head_dim": 256}
-    plan_synthesis(architecture=architecture, weights=kind, seed=SEED, **sizes).write(path)
+def make_tiny(path: Path, architecture: str, kind: str, **sizes: int) -> None:
+    """Write the file of an architecture and kind of weights; `sizes` go before its own."""
+    own = dict(CENSUS_SIZES) if kind == "census" else {}
+    if own and architecture == "gemma3":
+        own |= {"layers": 7, "heads": 4, "kv_heads": 1, "head_dim": 256}
+    plan_synthesis(architecture=architecture, weights=kind, seed=SEED, **own | sizes).write(path)
