@@ -82,7 +82,6 @@ _REGISTERS = {
     112: ("matvec_32_1",),
     128: (
         "matvec_32_4",
-        "matvec_grid_4",
         "decode_tiles_64",
         "decode_tiles_128",
         "decode_tiles_256",
@@ -93,6 +92,7 @@ _REGISTERS = {
         "gemm_q5_1",
         "gemm_q6_k",
     ),
+    136: ("matvec_grid_4",),
     144: ("batch_grid",),
     168: (
         "matvec_256_4",
