@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import numpy as np
 
 from tests.devices.cuda.shim_card import LOCK, ShimLoaded
-from tests.kernels.cuda.shim import tensor_map
 
 
 class Status(IntEnum):
@@ -165,12 +164,6 @@ class FakeDriver:
     def cuMemcpyDtoH(self, to, source, size):
         ctypes.memmove(to, source, size)
         return (OK,)
-
-    def cuTensorMapEncodeTiled(self, kind, rank, where, sizes, pitches, box, *more):
-        rows = np.empty((1, 1), np.uint8)
-        rows = np.lib.stride_tricks.as_strided(rows, (sizes[1], sizes[0]), (pitches[0], 1))
-        self._map = ctypes.create_string_buffer(tensor_map(rows, *box, 0, where), 128)
-        return OK, SimpleNamespace(getPtr=lambda: ctypes.addressof(self._map))
 
     def cuMemcpyHtoDAsync(self, to, source, size, stream):
         return self._queue(stream, lambda: ctypes.memmove(to, source, size), COPY)

@@ -9,7 +9,7 @@ from muser.devices.cuda.card import Facts
 from muser.kernels import CudaLibrary
 from muser.kernels.cuda_registry import UNITS, units_of
 from muser.kernels.source import read_source
-from tests.kernels.cuda.shim import Shim, tensor_map
+from tests.kernels.cuda.shim import Shim
 
 SHARED = {"sm_80": 166_912, "sm_90": 232_448, "sm_90a": 232_448}
 CAPABILITY = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0)}
@@ -81,11 +81,6 @@ class ShimCard:
 
     def library(self, image):
         return ShimLoaded(*image.decode().split())
-
-    def tensor_map(self, where, shape, box):
-        rows = np.empty((1, 1), np.uint8)
-        rows = np.lib.stride_tricks.as_strided(rows, shape, (shape[1], 1))
-        return bytes(tensor_map(rows, box[1], box[0], 0, where))
 
     def launch(self, kernel, shape, args):
         shim, symbol = kernel

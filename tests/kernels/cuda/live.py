@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from muser.devices.cuda.driver import MAP_BYTES, open_card
+from muser.devices.cuda.driver import open_card
 from muser.errors import MuserError
 from muser.kernels.nvrtc import Nvrtc
 from muser.kernels.source import Source, read_source
@@ -70,16 +70,6 @@ def poisoned(shape, dtype):
     """What nobody has written yet: all bits set, a NaN as f32."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return device(np.full(size, 0xFF, np.uint8)).view(dtype).reshape(shape)
-
-
-def tensor_map(array, box_width, box_rows, exchange, address=None):
-    """128 bytes for a kernel's `Map` of a matrix of bytes, without the exchange."""
-    if exchange or array.itemsize != 1:
-        pytest.skip("such a tensor map is made for the shim alone")
-    where = arena().moved(array.ctypes.data if address is None else address)
-    words = arena().card.tensor_map(where, array.shape, (box_rows, box_width))
-    assert len(words) == MAP_BYTES
-    return np.frombuffer(words, np.uint8)
 
 
 class Live:

@@ -96,14 +96,11 @@ struct Named {
     int arrived, count;
     std::vector<int> waiting;
 };
-struct Bulk {  // one copy under way; rows of a box, or one row
+struct Bulk {  // one copy under way
     u64* barrier;
     u8* to;
     const u8* from;
     u32 bytes;
-    u64 map[16];
-    int x, y;
-    bool box;
 };
 
 static Fiber fibers[MOST_THREADS];
@@ -436,40 +433,15 @@ void barrier_wait(u64* b, u32 phase) {
 void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
     if ((uintptr_t)from % 16 || bytes % 16 || !bytes) fail("bulk_copy: source and size are multiples of 16");
     read(b, "bulk_copy");
-    bulks.push_back({b, at(address_of(to), bytes, 16, "bulk_copy"), (const u8*)from, bytes, {}, 0, 0, false});
-}
-// map: mark, address, rows, width, pitch in bytes, box width, box rows, bytes an element, exchange
-constexpr u64 MAP_MARK = 0x70616d2d6d696873;
-void bulk_box(void* to, const u64* map, int x, int y, u64* b) {
-    if (map[0] != MAP_MARK) fail("bulk_box: not a map that the harness made");
-    u32 row = (u32)(map[5] * map[7]), bytes = row * (u32)map[6];
-    if (map[8] && row > 128) fail("bulk_box: a row of %u bytes with the exchange of 128", row);
-    read(b, "bulk_box");
-    Bulk k = {b, at(address_of(to), bytes, 128, "bulk_box"), nullptr, bytes, {}, x, y, true};
-    memcpy(k.map, map, sizeof k.map);
-    bulks.push_back(k);
+    bulks.push_back({b, at(address_of(to), bytes, 16, "bulk_copy"), (const u8*)from, bytes});
 }
 static u32 exchange(u32 address) { return address ^ (address >> 7 & 7) << 4; }
-static void land_box(const Bulk& k) {
-    const u64* m = k.map;
-    u32 element = (u32)m[7], row_bytes = (u32)m[5] * element, base = address_of(k.to);
-    for (u32 r = 0; r < m[6]; r++)
-        for (u32 c = 0; c < m[5]; c++) {
-            i64 x = (i64)k.x + c, y = (i64)k.y + r;
-            u32 to = base + r * row_bytes + c * element;
-            if (m[8]) to = exchange(to);
-            u8* here = at(to, element, 1, "bulk_box");
-            if (x < 0 || y < 0 || x >= (i64)m[3] || y >= (i64)m[2]) memset(here, 0, element);
-            else memcpy(here, (const u8*)m[1] + (u64)y * m[4] + (u64)x * element, element);
-        }
-}
 static bool land_one() {
     if (bulks.empty()) return false;
     size_t i = seed ? chance() % bulks.size() : 0;
     Bulk k = bulks[i];
     bulks.erase(bulks.begin() + (long)i);
-    if (k.box) land_box(k);
-    else memcpy(k.to, k.from, k.bytes);
+    memcpy(k.to, k.from, k.bytes);
     Words w = read(k.barrier, "bulk copy");
     w.bytes -= k.bytes;
     write(k.barrier, w);

@@ -46,7 +46,6 @@ FLAGS = (
     "-DMUSER_SHIM",
 )
 KERNEL = re.compile(r'extern "C" __attribute__\(\(visibility\("default"\), used\)\) void\s+(\w+)')
-MAP_MARK = 0x70616D2D6D696873
 _libc = ctypes.CDLL(None, use_errno=True)
 RAN: set[tuple[str, str]] = set()
 """Architecture and kernel of every launch that came to its end in this process."""
@@ -77,19 +76,6 @@ def defines(architecture):
     number, feature = re.fullmatch(r"sm_(\d+)(a?)", architecture).groups()
     names = [f"-D__CUDA_ARCH__={number}0", "-D__CUDACC__"]
     return names + ([f"-D__CUDA_ARCH_FEAT_SM{number}_ALL"] if feature else [])
-
-
-def tensor_map(array, box_width, box_rows, exchange, address=None):
-    """128 bytes for a kernel's `Map`: boxes of a matrix, with the 128-byte exchange or without."""
-    rows, width = array.shape
-    words = np.zeros(16, np.uint64)
-    where = array.ctypes.data if address is None else address
-    pitch, element = array.strides
-    assert element == array.itemsize
-    assert where % 16 == 0
-    assert pitch % 16 == 0
-    words[:9] = (MAP_MARK, where, rows, width, pitch, box_width, box_rows, element, exchange)
-    return words.tobytes()
 
 
 def device(array, alignment=256):
@@ -282,4 +268,4 @@ SHOWN extern u8* const shim_statics[] = {{__bss_start, _end}};
 
 if os.environ.get("MUSER_CARD"):  # the same tests on a real card
     from .live import Live as Shim  # noqa: F401
-    from .live import device, poisoned, tensor_map  # noqa: F401
+    from .live import device, poisoned  # noqa: F401

@@ -35,7 +35,6 @@ void barrier_expect(u64* b, u32 bytes);
 void barrier_arrive(u64* b);
 void barrier_wait(u64* b, u32 phase);
 void bulk_copy(void* to, const void* from, u32 bytes, u64* b);
-void bulk_box(void* to, const u64* map, int x, int y, u64* b);
 
 void previous_kernel_done();
 

@@ -43,10 +43,6 @@ INLINE void barrier_fence() {}
 INLINE void async_fence() {}
 INLINE void barrier_expect(u64* b, u32 bytes) { shim::barrier_expect(b, bytes); }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
-struct __align__(64) Map {  // made by shim.py: address, rows, width, pitch, box, element, exchange
-    u64 words[16];
-};
-INLINE void bulk_box(void* to, const Map* map, int x, int y, u64* b) { shim::bulk_box(to, map->words, x, y, b); }
 #endif
 
 INLINE void load_matrix4(u32 (&r)[4], u32 address) { shim::load_matrix4(r, address, false); }

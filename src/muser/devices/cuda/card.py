@@ -80,11 +80,6 @@ class Card(Protocol):
     def library(self, image: bytes) -> "Loaded":
         """Loads compiled code."""
 
-    def tensor_map(self, where: Address, shape: tuple[int, int], box: tuple[int, int]) -> bytes:
-        """128 bytes that describe a matrix of bytes to a kernel: `shape` rows and bytes of a row,
-        `box` the rows and bytes that are copied at once.
-        """
-
     def launch(self, kernel: Kernel, shape: Shape, args: ctypes.Structure) -> None:
         """Queues a kernel; it may begin before the one before it has ended."""
 

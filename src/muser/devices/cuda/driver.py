@@ -17,7 +17,6 @@ from muser.kernels.nvrtc import bindings
 
 LEAST = (8, 0)  # compute capability: the matrix instructions and copies that the texts use
 LEAST_DRIVER = 12_000
-MAP_BYTES = 128
 PLENTY = 48 * 1024  # bytes of shared memory that need no permission
 OUT_OF_MEMORY = 2
 LOST = frozenset({46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 999})
@@ -233,26 +232,6 @@ class DriverCard:
         module = self._api.call(self._driver.cuModuleLoadData(image))
         self._context.owned.append(partial(self._driver.cuModuleUnload, module))
         return DriverLibrary(self._api, module)
-
-    def tensor_map(self, where: Address, shape: tuple[int, int], box: tuple[int, int]) -> bytes:
-        driver = self._driver
-        wide, narrow = driver.cuuint64_t, driver.cuuint32_t
-        made = self._api.call(
-            driver.cuTensorMapEncodeTiled(
-                driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                2,
-                where,
-                [wide(shape[1]), wide(shape[0])],
-                [wide(shape[1])],
-                [narrow(box[1]), narrow(box[0])],
-                [narrow(1), narrow(1)],
-                driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
-                driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            )
-        )
-        return ctypes.string_at(made.getPtr(), MAP_BYTES)
 
     def launch(self, kernel: object, shape: Shape, args: ctypes.Structure) -> None:
         driver = self._driver

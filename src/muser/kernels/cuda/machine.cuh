@@ -119,17 +119,6 @@ INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {  // all o
         "l"(from), "r"(bytes), "r"(shared_address(b))
         : "memory");
 }
-
-struct __align__(64) Map {  // a tensor map of the driver
-    u64 words[16];
-};
-// A box of a two-dimensional tensor map; x counts elements, y rows.
-INLINE void bulk_box(void* to, const Map* map, int x, int y, u64* b) {
-    ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
-        "l"(map), "r"(x), "r"(y), "r"(shared_address(b))
-        : "memory");
-}
 #endif
 
 // --- matrix fragments of a warp (sm_80 on) ---

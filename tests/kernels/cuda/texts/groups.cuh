@@ -1,10 +1,10 @@
-// One warpgroup: products of matrices that a tensor map fetched.
-struct Groups { Map a, b; u8* out; };
+// One warpgroup: products of matrices whose rows of 128 bytes lie as the matrix units exchange them.
+struct Groups { const u8 *a, *b; u8* out; };
 SHARED_BYTES(shared);
 INLINE u32 word(const u8* p, int row, int k) {
     return *(const u32*)(p + row * 128 + (k / 16 ^ row & 7) * 16 + k % 16);
 }
-// A [64][64] and B [128][64] of f16, or B [64][64] with n contiguous, fetched with the exchange.
+// A [64][64] and B [128][64] of f16, or B [64][64] with n contiguous.
 template <int KIND>
 INLINE void run(const Groups& u) {
     __shared__ u64 full;
@@ -15,8 +15,8 @@ INLINE void run(const Groups& u) {
     previous_kernel_done();
     if (threadIdx.x == 0) {
         barrier_expect(&full, 64 * 128 + 128 * 128);
-        bulk_box(shared, &u.a, 0, 0, &full);
-        bulk_box(shared + 8192, &u.b, 0, 0, &full);
+        bulk_copy(shared, u.a, 64 * 128, &full);
+        bulk_copy(shared + 8192, u.b, 128 * 128, &full);
     }
     barrier_wait(&full, 0);
     u32 at = shared_address(shared);
