@@ -40,10 +40,18 @@ GEMM = (
     *(f"{what}_tiles_{form}" for what in ("quantise", "gated", "norm") for form in TILES),
     *(f"gemm_{name}" for name in (*QUANTISED, "grid")),
 )  # fmt: skip
+CHECKS = tuple(
+    f"check_{name}"
+    for name in (
+        "fma", "rne", "int32", "half", "from_half", "divide", "inverse_root", "exp",
+        "exp2_fraction",
+    )
+)  # fmt: skip
 
 UNITS: Mapping[str, Unit] = MappingProxyType(
     {
         "rows": Unit("rows.cu", ROWS),
+        "primitives": Unit("primitives.cu", CHECKS),
         "project": Unit("project.cu", PROJECT),
         "matvec": Unit("matvec.cu", MATVEC),
         "batch": Unit("batch.cu", ("batch_256", "batch_32", "batch_grid")),

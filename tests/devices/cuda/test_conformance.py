@@ -9,6 +9,7 @@ from muser.devices.cuda.driver import find_card, open_card
 from muser.errors import DeviceError
 from muser.graph import conformance
 from muser.kernels import Shelf
+from muser.kernels.cuda_registry import CHECKS
 from tests.devices.cuda.fake_driver import Status
 from tests.devices.cuda.shim_card import ShimCard, shim_library
 
@@ -19,7 +20,7 @@ VECTORS = ("NORMS", "ATTENTION", "WEIGHTS", "ROPES")
 def test_every_vector_passes(architecture):
     checks = dict(run_checks(lambda: ShimCard(architecture), shim_library(architecture)))
     digests = len(conformance.NORMS) + len(conformance.ATTENTION) + len(conformance.ROPES)
-    assert len(checks) == 1 + digests + 2 * len(conformance.WEIGHTS) + 2
+    assert len(checks) == len(CHECKS) + 1 + digests + 2 * len(conformance.WEIGHTS) + 2
     assert {name for name, wrong in checks.items() if wrong} == set()
 
 
@@ -45,6 +46,9 @@ def prove(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "check"),
     [
+        ("RNE", (("0x1.ce9d3cp0", 76),), "rne"),
+        ("F32_TO_F16", (("0x1.002p0", 0x3C01),), "half"),
+        ("EXP", (("0x1.6p3", "0x1.d3c446p+15"),), "exp"),
         ("GRID_STEP", -9, "kv_append"),
         ("NORMS", (conformance.NormVector(128, "0" * 16),), "norm of 128"),
         (

@@ -5,6 +5,15 @@ A text that needs more fails its test: look at what grew before the number is ra
 
 _REGISTERS = {
     16: (
+        "check_fma",
+        "check_rne",
+        "check_int32",
+        "check_half",
+        "check_from_half",
+        "check_divide",
+        "check_inverse_root",
+        "check_exp",
+        "check_exp2_fraction",
         "place_q4_k",
         "place_q5_k",
     ),

@@ -2,6 +2,7 @@
 
 LISTED = {
     "rows": ("sm_90a",),
+    "primitives": ("sm_90a",),
     "project": ("sm_80", "sm_90"),
     "matvec": ("sm_80", "sm_90"),
     "batch": ("sm_80", "sm_90"),

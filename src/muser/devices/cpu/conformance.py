@@ -14,6 +14,7 @@ PASSED = "passed"
 _TEXTS = (
     ("muser.graph", "conformance.py"),
     ("muser.devices", "proofs.py"),
+    ("muser.devices", "words.py"),
     ("muser.devices.cpu", "vectors.py"),
 )
 

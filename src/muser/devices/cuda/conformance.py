@@ -16,7 +16,11 @@ from muser.graph import Graph
 from muser.kernels import CudaLibrary, Shelf
 
 PASSED = "passed"
-_TEXTS = (("muser.graph", "conformance.py"), ("muser.devices", "proofs.py"))
+_TEXTS = (
+    ("muser.graph", "conformance.py"),
+    ("muser.devices", "proofs.py"),
+    ("muser.devices", "words.py"),
+)
 
 
 def require_conformance(
@@ -40,9 +44,11 @@ def require_conformance(
 
 def run_checks(opens: Callable[[], Card], library: CudaLibrary) -> Iterator[tuple[str, int]]:
     """Name of each check and how many words differ."""
-    from muser.devices.proofs import operator_checks  # a remembered pass needs no vector
+    from muser.devices.cuda.primitives import primitive_checks  # a remembered pass needs no vector
+    from muser.devices.proofs import operator_checks
 
     def runner(graph: Graph, weights: WeightSource, limits: Limits) -> CudaRunner:
         return CudaRunner(opens(), library, graph, weights, limits)
 
+    yield from primitive_checks(opens, library)
     yield from operator_checks(runner)
