@@ -87,8 +87,7 @@ _REGISTERS = {
         "norm_quantise_256",
     ),
     72: ("decode_combine", "matvec_256_1"),
-    96: ("matvec_grid_1",),
-    112: ("matvec_32_1",),
+    112: ("matvec_32_1", "matvec_grid_1"),
     128: (
         "matvec_32_4",
         "decode_tiles_64",
