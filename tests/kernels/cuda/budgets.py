@@ -81,15 +81,15 @@ _REGISTERS = {
     ),
     64: (
         "take_rows",
-        # These and matvec_256_1 stand on one multiprocessor: 448 · 64 + 512 · 72 = 65,536.
         "norm_grid_rows",
         "norm_quantise_32",
         "norm_quantise_256",
     ),
-    72: ("decode_combine", "matvec_256_1"),
-    112: ("matvec_32_1", "matvec_grid_1"),
+    72: ("decode_combine",),
+    96: ("matvec_256_1",),
+    112: ("matvec_grid_1",),
     128: (
-        "matvec_32_4",
+        "matvec_32_1",
         "decode_tiles_64",
         "decode_tiles_128",
         "decode_tiles_256",
@@ -102,6 +102,7 @@ _REGISTERS = {
     ),
     136: ("matvec_grid_4",),
     144: ("batch_grid",),
+    152: ("matvec_32_4",),
     168: (
         "matvec_256_4",
         "batch_256",
