@@ -13,13 +13,18 @@ LENGTH = 24
 
 
 def small_model(path):
-    """Graph, weights, ids `[LENGTH]` and the oracle's logits; written to `path`."""
+    """Written to `path`; see `with_oracle`."""
     synthesise(path, architecture="llama", weights="q8_0", seed=11)
+    return with_oracle(path, LENGTH)
+
+
+def with_oracle(path, length):
+    """Of a file: graph, weights, ids `[length]` and the oracle's logits of them."""
     file = GgufFile.open(path)
     graph = build(file.metadata, file.tensors)
-    ids = np.random.default_rng(2).integers(0, graph.vocabulary, LENGTH, dtype=np.int32)
-    every = range(LENGTH)
-    expected = Interpreter(graph, file, LENGTH).forward(ids, every, [0] * LENGTH, every)
+    ids = np.random.default_rng(2).integers(0, graph.vocabulary, length, dtype=np.int32)
+    every = range(length)
+    expected = Interpreter(graph, file, length).forward(ids, every, [0] * length, every)
     return graph, Weights(file, graph), ids, expected
 
 

@@ -12,12 +12,9 @@ from muser.devices.cuda import CudaRunner
 from muser.devices.cuda.buckets import HEAD_ROWS
 from muser.devices.feeding import logits_of, stretch
 from muser.errors import DeviceError
-from muser.formats import GgufFile
-from muser.graph.interpreter import Interpreter
-from muser.models import build
 from muser.models.synth import CENSUS_SIZES, TINY, make_tiny
-from muser.weights import Weights
 from tests.devices.cuda.shim_card import ShimCard, shim_library
+from tests.devices.cuda.small import with_oracle
 
 LENGTH = 40
 CUTS = (17, 5, 3, 1, 14)
@@ -43,12 +40,7 @@ def made(tmp_path_factory):
 
 def _made(path, architecture, kind, length, **sizes):
     make_tiny(path, architecture, kind, **sizes)
-    file = GgufFile.open(path)
-    graph = build(file.metadata, file.tensors)
-    ids = np.random.default_rng(2).integers(0, graph.vocabulary, length, dtype=np.int32)
-    every = range(length)
-    expected = Interpreter(graph, file, length).forward(ids, every, [0] * length, every)
-    return graph, Weights(file, graph), ids, expected
+    return with_oracle(path, length)
 
 
 def load(architecture, graph, weights, limits, seed=0):
