@@ -43,6 +43,7 @@ F32_TO_F16 = (
 DIVIDE = (
     ("-0x1.fcp6", "0x1.234568p-3", "-0x1.be7cp9"),
     ("0x1.000002p0", "0x1.fffffep0", "0x1.000004p-1"),
+    ("0x1.fcp6", "0x1.8p1", "0x1.52aaaap5"),  # a product with 1 ÷ b gives 0x1.52aaacp5
 )
 INVERSE_ROOT = (("0x1.8p-17", "0x1.279a74p8"), ("0x1.fffffcp1", "0x1.000002p-1"))
 GRID = (("0x1.fff8p0", 2047), ("0x1p-11", 0), ("-0x1.8p-10", -2), ("0x1.004p-10", 1))
