@@ -11,6 +11,8 @@ INLINE u32 float_to_half2(float low, float high) {
 }
 INLINE void previous_kernel_done() { shim::previous_kernel_done(); }
 INLINE void next_kernel_may_start() {}
+template <typename S>
+INLINE void touch(const S&) {}
 
 INLINE u32 shared_address(const void* p) { return shim::address_of(p); }
 INLINE u32 __cvta_generic_to_shared(const void* p) { return shim::address_of(p); }

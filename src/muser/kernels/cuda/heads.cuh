@@ -141,6 +141,7 @@ INLINE void prepare(const Heads& a, float* held) {
 KERNEL BOUNDS(32 * HEAD_WARPS, 9) heads(const Heads a) {
     __shared__ float held[HEAD_WARPS][HEAD_MOST];
     float* own = held[threadIdx.x / 32];
+    touch(a);
     next_kernel_may_start();
     if (a.head_dim == 64) head::prepare<2, true>(a, own);
     else if (a.head_dim == 128) head::prepare<4, true>(a, own);

@@ -43,6 +43,18 @@ INLINE void next_kernel_may_start() {
 #endif
 }
 
+// Reads a word of every 64 bytes of a launch's parameters. They are not in the constant cache when a kernel begins: what is
+// first read once the kernel before has ended is waited for then. The pause, of nothing, is there so that they are read.
+template <typename S>
+INLINE void touch(const S& parameters) {
+    const u32* words = (const u32*)&parameters;
+    u32 all = 0;
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(S); i += 64) all |= words[i / 4];
+    all |= words[sizeof(S) / 4 - 1];
+    ASM("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0;\n@p nanosleep.u32 0;\n}" ::"r"(all));
+}
+
 // --- shared memory ---
 INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
