@@ -172,7 +172,8 @@ def quantised(shim, family, source, count, rows, seed=0, word=None):
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
     made = source.kind != PLAIN
     if made:
-        shim.launch(f"norm_{name}", rows, 448, argument, shared=4 * width, seed=seed)
+        shared = 1024 * -(-width // 256)
+        shim.launch(f"norm_{name}", rows, 256, argument, shared=shared, seed=seed)
     else:
         shim.launch(name, (rows, 2), 256, argument, seed=seed)
     return codes, scales, word

@@ -24,7 +24,7 @@ OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 CODES_BYTES = 272  # of 256 elements of a quantised row
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
-BESIDE_THREADS, MADE_BY_A_THREAD = 448, 16  # of that kernel, where a row is not too wide for it
+BESIDE_THREADS = 256  # of that kernel
 QUANTISE_WARPS = 8  # of a block that quantises a row as it is, 256 elements a warp
 FORMS: Mapping[int, str] = MappingProxyType({256: "256", 32: "32", GRID_BLOCK: "grid"})
 QUANTISERS: Mapping[int, str] = MappingProxyType(
@@ -179,8 +179,8 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
         grid = low.rows, -(-width // (256 * QUANTISE_WARPS))
         low.launch(QUANTISERS[block], grid, 32 * QUANTISE_WARPS, args)
     else:
-        threads = BESIDE_THREADS if width <= MADE_BY_A_THREAD * BESIDE_THREADS else 512
-        low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), threads, args, shared=4 * width)
+        shared = 1024 * -(-width // 256)
+        low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), BESIDE_THREADS, args, shared=shared)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 

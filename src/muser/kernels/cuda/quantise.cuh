@@ -1,13 +1,14 @@
-// Quantised rows for buckets 1, 4 and 16: grid (most rows of the bucket, blocks a row), block 256 to 512.
+// Quantised rows for buckets 1, 4 and 16: grid (most rows of the bucket, blocks a row).
 //
-// quantise_256, quantise_32, grid_rows(Quantise)               kind PLAIN; any number of blocks a row; no dynamic shared
-//     memory
-// norm_quantise_256, norm_quantise_32, norm_grid_rows(Quantise)  kinds NORM and RESIDUAL; one block a row; 4·width bytes
-//     of it. With 448 threads one of them has room beside a projection of one row, so it begins while that one ends.
+// quantise_256, quantise_32, grid_rows(Quantise)               kind PLAIN; any number of blocks a row, of 256 to 512 threads;
+//     no dynamic shared memory
+// norm_quantise_256, norm_quantise_32, norm_grid_rows(Quantise)  kinds NORM and RESIDUAL; one block of 256 threads a row;
+//     1024·ceil(K/256) bytes of it. Two warps of each scheduler with at most 112 registers: one such block has room beside a
+//     projection of one row, so it begins while that one ends.
 //     write codes u8 [row][ceil(K/256)][272] and scales f32 [row][round_up(K,256)/B]; the grid ones write
 //     digits u8 [row][ceil(K/128)][256] and steps f32 [row][ceil(K/128)]; for kind RESIDUAL also `sum`
 #pragma once
-#include "source.cuh"
+#include "held.cuh"
 
 struct Quantise {
     Source source;
@@ -24,21 +25,46 @@ INLINE void quantise_made(const float* x, const Quantise& a, int r) {
     if constexpr (B == 0) grid_row(x, width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, warp, warps);
     else quantise_row<B>(x, width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B), warp, warps);
 }
-template <int B, bool MADE>
+template <int B>
 INLINE void quantise_rows(const Quantise& a) {
-    SHARED_BYTES(shared);
-    __shared__ float lanes[512];
     next_kernel_may_start();
-    if (MADE) ask_for_weights(a.source);
-    previous_kernel_done();
+    touch(a);
     int r = blockIdx.x, n = *a.count;
-    if (r >= n) return;
-    if (MADE) make_row(a.source, r, n, true, a.faults, (float*)shared, lanes);
-    quantise_made<B>(MADE ? (const float*)shared : a.source.row + (i64)r * a.source.width, a, r);
+    previous_kernel_done();
+    if (r < n) quantise_made<B>(a.source.row + (i64)r * a.source.width, a, r);
 }
-KERNEL BOUNDS(512, 1) quantise_256(Quantise a) { quantise_rows<256, false>(a); }
-KERNEL BOUNDS(512, 1) quantise_32(Quantise a) { quantise_rows<32, false>(a); }
-KERNEL BOUNDS(512, 1) grid_rows(Quantise a) { quantise_rows<0, false>(a); }
-KERNEL BOUNDS(512, 2) norm_quantise_256(Quantise a) { quantise_rows<256, true>(a); }
-KERNEL BOUNDS(512, 2) norm_quantise_32(Quantise a) { quantise_rows<32, true>(a); }
-KERNEL BOUNDS(512, 2) norm_grid_rows(Quantise a) { quantise_rows<0, true>(a); }
+template <int B>
+INLINE void norm_quantise_rows(const Quantise& a) {
+    SHARED_BYTES(shared);
+    __shared__ float lanes[2 * LANES];
+    const Source& s = a.source;
+    next_kernel_may_start();
+    touch(a);
+    int r = blockIdx.x, n = *a.count;
+    bool held = is_held(s);
+    if (held) stage_weight(s, (float*)shared);
+    previous_kernel_done();
+    if (r >= n) return;
+    if (!held) {
+        make_row(s, r, a.faults, (float*)shared, lanes);
+        quantise_made<B>((const float*)shared, a, r);
+        return;
+    }
+    Held own;
+    Marks bad = {false, false, false};
+    make_held(s, r, own, (float*)shared, lanes, bad);
+    i64 groups = s.width / GROUP, blocks = s.width / GRID_BLOCK;
+    if constexpr (B == 0)
+        bad.norm |= grid_held(own, s.width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, shared, (u32*)lanes);
+    else
+        bad.norm |= quantise_held<B>(own, s.width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B),
+                                     shared, (u32*)lanes);
+    tell(bad, s, a.faults, r);
+}
+KERNEL BOUNDS(512, 1) quantise_256(const __grid_constant__ Quantise a) { quantise_rows<256>(a); }
+KERNEL BOUNDS(512, 1) quantise_32(const __grid_constant__ Quantise a) { quantise_rows<32>(a); }
+KERNEL BOUNDS(512, 1) grid_rows(const __grid_constant__ Quantise a) { quantise_rows<0>(a); }
+// 576 threads bound the registers to 112.
+KERNEL BOUNDS(576, 1) norm_quantise_256(const __grid_constant__ Quantise a) { norm_quantise_rows<256>(a); }
+KERNEL BOUNDS(576, 1) norm_quantise_32(const __grid_constant__ Quantise a) { norm_quantise_rows<32>(a); }
+KERNEL BOUNDS(576, 1) norm_grid_rows(const __grid_constant__ Quantise a) { norm_quantise_rows<0>(a); }

@@ -99,30 +99,7 @@ INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int war
     each_group(x, width, warp, warps, [&](const float (&v)[8], int g) { grid_group(v, g, blocks, codes, steps); });
 }
 
-// --- before them ---
-// A row of up to 16 · threads elements, four of them at a time: this thread's are 4·(thread + k·threads). Code is
-// dear here: it is fetched anew in every launch, so wider rows and odd widths go through one plain loop.
-constexpr int FOURS = 4;
-INLINE bool in_fours(int width) { return width % 4 == 0 && width <= (int)blockDim.x * 4 * FOURS; }
-
-struct Fours {
-    float4 v[FOURS];
-};
-INLINE void load_fours(Fours& to, const float* from, int width) {  // null stands for ones
-#pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        int i = 4 * (threadIdx.x + k * blockDim.x);
-        to.v[k] = from && i < width ? *(const float4*)(from + i) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-    }
-}
-template <typename F>
-INLINE void each_four(int width, F f) {
-#pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        int i = 4 * (threadIdx.x + k * blockDim.x);
-        if (i < width) f(k, i);
-    }
-}
+// --- before them, of rows that are too wide for held.cuh ---
 template <typename F>
 INLINE void each_element(int width, F f) {
 #pragma unroll 1
@@ -130,14 +107,6 @@ INLINE void each_element(int width, F f) {
 }
 using rows::kept;
 using rows::weight_at;
-
-// The norms' weights are asked for before the kernel before has ended. In registers they would keep this kernel from
-// beginning beside a projection.
-INLINE void ask_for_weights(const Source& s) {
-    if (threadIdx.x || !in_fours(s.width)) return;
-    if (s.kind == RESIDUAL && s.branch_norm && s.branch_weight) prefetch(s.branch_weight, 4 * s.width);
-    if (s.kind != PLAIN && s.weight) prefetch(s.weight, 4 * s.width);
-}
 
 // Σ x² by 256 lanes; the threads of all warps get it. `lanes` holds 256 floats that no thread reads any more.
 INLINE float sum_of_squares(const float* row, int width, float* lanes) {
@@ -170,40 +139,6 @@ INLINE void report_if(bool bad, u64* word, u64 entry, int row) {
 struct Marks {  // what left the finite numbers
     bool branch, sum, norm;
 };
-INLINE float4 scaled(const float4& x, float factor, const float4& w, bool& bad) {
-    return make_float4(kept(mul1(mul1(x.x, factor), w.x), bad), kept(mul1(mul1(x.y, factor), w.y), bad),
-                       kept(mul1(mul1(x.z, factor), w.z), bad), kept(mul1(mul1(x.w, factor), w.w), bad));
-}
-INLINE float4 summed(const float4& a, const float4& b, bool& bad) {
-    return make_float4(kept(add1(a.x, b.x), bad), kept(add1(a.y, b.y), bad), kept(add1(a.z, b.z), bad),
-                       kept(add1(a.w, b.w), bad));
-}
-
-INLINE void made_in_fours(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
-                          Marks& bad) {
-    Fours own, beside, weights;
-    load_fours(own, x, s.width);
-    if (s.kind == RESIDUAL) load_fours(beside, other, s.width);
-    if (s.kind == RESIDUAL) {
-        if (s.branch_norm) {
-            each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
-            __syncthreads();
-            load_fours(weights, s.branch_weight, s.width);
-            float factor = root_factor(made, s, s.branch_eps, lanes, bad.branch);
-            each_four(s.width, [&](int k, int) { own.v[k] = scaled(own.v[k], factor, weights.v[k], bad.branch); });
-        }
-        each_four(s.width, [&](int k, int i) {
-            own.v[k] = summed(own.v[k], beside.v[k], bad.sum);
-            if (sum) *(float4*)(sum + i) = own.v[k];
-        });
-    }
-    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = own.v[k]; });
-    __syncthreads();
-    load_fours(weights, s.weight, s.width);
-    float factor = root_factor(made, s, s.eps, lanes + 256, bad.norm);
-    each_four(s.width, [&](int k, int i) { *(float4*)(made + i) = scaled(own.v[k], factor, weights.v[k], bad.norm); });
-}
-
 INLINE void made_one_by_one(const Source& s, const float* x, const float* other, float* sum, float* made, float* lanes,
                             Marks& bad) {
     each_element(s.width, [&](int i) { made[i] = x[i]; });
@@ -214,7 +149,7 @@ INLINE void made_one_by_one(const Source& s, const float* x, const float* other,
             float b = made[i];
             if (s.branch_norm) b = kept(mul1(mul1(b, factor), weight_at(s.branch_weight, i)), bad.branch);
             made[i] = b = kept(add1(b, other[i]), bad.sum);
-            if (sum) sum[i] = b;
+            sum[i] = b;
         });
         __syncthreads();
     }
@@ -222,18 +157,17 @@ INLINE void made_one_by_one(const Source& s, const float* x, const float* other,
     each_element(s.width, [&](int i) { made[i] = kept(mul1(mul1(made[i], factor), weight_at(s.weight, i)), bad.norm); });
 }
 
+INLINE void tell(const Marks& bad, const Source& s, u64* word, int r) {
+    report_if(bad.branch, word, s.branch_entry, r);
+    report_if(bad.sum, word, s.sum_entry, r);
+    report_if(bad.norm, word, s.norm_entry, r);
+}
+
 // Row r of a source in f32, made by the whole thread block in `made` (f32 [width], shared memory); ends with a barrier.
-// `first`: the thread block that also writes the sum. Of a row that is not one of the n nothing is told; row 0 may be
-// such a row, so that its loads need not wait for n.
-INLINE void make_row(const Source& s, int r, int n, bool first, u64* word, float* made, float* lanes) {
-    i64 from = (i64)(s.take == nullptr ? r : r < n ? s.take[r] : 0) * s.width;
-    const float *x = s.row + from, *other = s.other + from;
-    float* sum = first && r < n ? s.sum + (i64)r * s.width : nullptr;
+INLINE void make_row(const Source& s, int r, u64* word, float* made, float* lanes) {
+    i64 from = (i64)(s.take ? s.take[r] : r) * s.width;
     Marks bad = {false, false, false};
-    if (in_fours(s.width)) made_in_fours(s, x, other, sum, made, lanes, bad);
-    else made_one_by_one(s, x, other, sum, made, lanes, bad);
+    made_one_by_one(s, s.row + from, s.other + from, s.sum + (i64)r * s.width, made, lanes, bad);
     __syncthreads();
-    report_if(bad.branch && r < n, word, s.branch_entry, r);
-    report_if(bad.sum && r < n, word, s.sum_entry, r);
-    report_if(bad.norm && r < n, word, s.norm_entry, r);
+    tell(bad, s, word, r);
 }
