@@ -1,6 +1,6 @@
 """Arguments of the projection kernels as ctypes, and weights placed by their own kernels."""
 
-from ctypes import Structure, c_float, c_int, c_int64, c_uint64, c_void_p
+from ctypes import Structure, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -67,18 +67,24 @@ class Part(Structure):
     _fields_ = (
         *fields(weights=c_void_p, out=c_void_p, entry=c_uint64),
         *fields(outputs=c_int, format=c_int),
+        *fields(base=c_uint32, size=c_uint32, by_cost=c_uint32, spare=c_uint32),
     )
 
 
+class Split(Structure):
+    _fields_ = fields(each=c_uint32, rest=c_uint32, by_blocks=c_uint32)
+
+
 class Ahead(Structure):
-    _fields_ = (("from_", c_void_p), *fields(bytes=c_uint64, each=c_uint64))
+    _fields_ = (("from_", c_void_p), *fields(each=c_uint32, bytes=c_uint32))
 
 
 class Matvec(Structure):
     _fields_ = (
-        *fields(parts=Part * 4, source=Source, ahead=Ahead * 4, out=c_void_p),
+        *fields(parts=Part * 4, source=Source, next=Ahead * 2, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
-        *fields(faults=c_void_p, count=c_void_p, scale=c_float, cap=c_float, inverse_cap=c_float),
+        *fields(faults=c_void_p, count=c_void_p, split=Split, ahead=c_uint32),
+        *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
     )
 
@@ -249,12 +255,16 @@ def project(shim, weights, source, plan, batch=False, **more):
     a = Matvec(source=source, faults=address(word), count=address(n), stages=plan.stages, **more)
     a.stage_bytes = batch_stage(weights) if batch else 2 * max(w.tile for w in weights)
     a.slice, a.pass_ = plan.slice, plan.tiles
-    for i in range(4):
-        a.parts[i] = Part(format=weights[0].kind.id)
+    base = 0
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
+        cost, apart = w.pitch // 16, w.tile // 16 - w.pitch
         values = (address(w.codes), address(out), 20 + i, w.outputs, w.kind.id)
-        a.parts[i] = Part(*values)
+        a.parts[i] = Part(*values, base, cost | apart << 5, -(-(2**32) // cost))
+        base += w.outputs * cost
     gated = a.epilogue in (OUT_SILU, OUT_GELU)
+    shared_out = weights[0].outputs if gated else base
+    inverse = -(-(2**32) // plan.grid) % 2**32
+    a.split = Split(shared_out // plan.grid, shared_out % plan.grid, inverse)
     if gated:
         outs = [poisoned((plan.rows, weights[0].outputs), np.float32)]
         a.out = address(outs[0])

@@ -152,15 +152,17 @@ def test_largest_sums_of_the_grid(shim):
 
 
 def test_looks_ahead_within_the_bounds(shim):
-    """What the next kernel reads is asked for inside its bytes, whatever the slices."""
-    raw, x, y = data(BlockType.Q4_K, 768, 130)
-    weight = p.place(shim, BlockType.Q4_K, raw, 768)
+    """What stands behind the rings is asked for inside the weight, however much it is."""
+    raw, x, y = data(BlockType.Q6_K, 1280, 130)
+    weight = p.place(shim, BlockType.Q6_K, raw, 1280)
     source = p.source_of(device(x[:1]))
-    for grid, each in ((1, 1 << 30), (3, 1 << 30), (5, 4096), (200, 4096)):
-        sizes = (weight.codes.nbytes, 1024, 128, 0)
-        ahead = tuple(p.Ahead(p.address(weight.codes), size, each) for size in sizes)
-        plan = p.Plan(grid=grid, warps=3)
-        outs, _ = p.project(shim, [weight], source, plan, ahead=(p.Ahead * 4)(*ahead))
+    for grid, warps, ahead in ((1, 1, 1 << 30), (1, 9, 1 << 30), (3, 2, 20_000), (7, 3, 3359)):
+        plan = p.Plan(grid=grid, warps=warps, stages=1)
+        each = weight.codes.nbytes // grid // 16 * 16
+        then = (p.Ahead * 2)(
+            (p.address(weight.codes), each, each), (p.address(weight.codes), 0, 16)
+        )
+        outs, _ = p.project(shim, [weight], source, plan, ahead=ahead, next=then)
         assert same(outs[0], y[:1])
 
 

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from muser.devices.cuda.arena import F32
 from muser.devices.cuda.buckets import MOST_FEW
 from muser.devices.cuda.card import Address
-from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, tile_bytes, unit_bytes
+from muser.devices.cuda.layouts import APART, GRID_BYTES, TILE_OUTPUTS, tile_bytes, unit_bytes
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
-from muser.devices.cuda.structs import Matvec, Part, Quantise, Source
+from muser.devices.cuda.structs import Matvec, Part, Quantise, Source, Split
 from muser.devices.cuda.tape import Launch
 from muser.errors import DeviceError
 from muser.formats import FLOATS, BlockType
@@ -22,6 +22,8 @@ from muser.kv import round_up
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 CODES_BYTES = 272  # of 256 elements of a quantised row
+PIECE = 16  # bytes of the smallest copy
+AHEAD_BYTES = 12 << 20  # of a launch's own weights that it asks for behind what its rings hold
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
 BESIDE_THREADS = 256  # of that kernel
@@ -108,18 +110,21 @@ def _matvec(
     rows = int(low.bucket)
     ready = quantised(low, op, block, source)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
-    filler = NUMBERS[members[0].placed.layout.type]
-    for i in range(len(args.parts)):
-        args.parts[i] = Part(format=filler)
+    base = 0
     for i, member in enumerate(members):
         layout = member.placed.layout
+        cost = unit_bytes(layout.type) // PIECE
         args.parts[i] = Part(
             member.placed.codes,
             member.out,
             low.entry_of(member.node),
             layout.outputs,
             NUMBERS[layout.type],
+            base,
+            cost | APART.get(layout.type, 0) << 5,
+            _inverse(cost),
         )
+        base += layout.outputs * cost
     _finish(low, args, after)
     if rows == MOST_FEW:
         shape = batch_shape(low, block, members, after.gate is not None)
@@ -129,6 +134,9 @@ def _matvec(
         shape = matvec_shape(low, block, members, rows, after.gate is not None)
         name = f"matvec_{FORMS[block]}_{rows}"
     args.stages, args.stage_bytes, args.pass_tiles = shape.stages, shape.stage_bytes, shape.tiles
+    args.ahead = AHEAD_BYTES // shape.grid
+    shared_out = members[0].placed.layout.outputs if after.gate is not None else base
+    args.split = Split(*divmod(shared_out, shape.grid), _inverse(shape.grid))
     low.launch(
         name,
         (shape.grid,),
@@ -138,6 +146,11 @@ def _matvec(
         served=types_of(members),
         tensors=tuple(member.placed.name for member in members),
     )
+
+
+def _inverse(divisor: int) -> int:
+    """⌈2³² / divisor⌉, by which the kernels divide; of 1, which nothing is divided by, 0."""
+    return -(-(1 << 32) // divisor) & 0xFFFFFFFF
 
 
 def types_of(members: Iterable[Member]) -> tuple[str, ...]:
@@ -236,7 +249,7 @@ class Shares:
 
 
 def _shares(low: Lowering, members: Sequence[Member]) -> Shares:
-    sizes = [unit_bytes(member.placed.layout.type) // 16 for member in members]
+    sizes = [unit_bytes(member.placed.layout.type) // PIECE for member in members]
     outputs = [member.placed.layout.outputs for member in members]
     total = sum(count * size for count, size in zip(outputs, sizes, strict=True))
     grid = min(low.processors, max(1, min(sum(outputs), total)))
@@ -296,26 +309,32 @@ def _pitch(block: int, size: int) -> int:
     return unit * (count + 1 - count % 2)
 
 
-AHEAD_BYTES = 16 << 20
-"""What a projection asks into the second-level cache of the next one's weights."""
-
-
 def look_ahead(launches: Sequence[Launch]) -> None:
-    """Tells every projection of few rows what the next one reads, of `AHEAD_BYTES` its share."""
-    few = [launch for launch in launches if isinstance(launch.args, Matvec)]
-    for launch, following in pairwise(few):
-        args, then = launch.args, following.args
-        assert isinstance(args, Matvec)
-        assert isinstance(then, Matvec)
-        sizes = [_bytes_of(then, part) for part in then.parts]
-        total = sum(sizes)
-        for ahead, part, size in zip(args.ahead, then.parts, sizes, strict=True):
-            share = size if total <= AHEAD_BYTES else AHEAD_BYTES * size // total
-            ahead.source, ahead.bytes = part.weights, size
-            ahead.each = -(-share // launch.shape.grid[0])
+    """A projection that the rings hold whole asks for what fills the next one's rings: memory has
+    nothing else to do until its row is there.
+    """
+    few = [(launch, launch.args) for launch in launches if isinstance(launch.args, Matvec)]
+    for (launch, args), (following, then) in pairwise(few):
+        if args.slice or then.slice or _bytes_of(args) > _rings_of(launch, args):
+            continue
+        (blocks, _, _), room = following.shape.grid, _rings_of(following, then)
+        sizes = [_part_bytes(then, part) for part in then.parts]
+        for ahead, part, size in zip(args.next, then.parts, sizes, strict=False):
+            each = size // blocks // PIECE * PIECE
+            share = room * size // sum(sizes) // blocks // PIECE * PIECE
+            ahead.source, ahead.each, ahead.bytes = part.weights, each, min(each, share)
 
 
-def _bytes_of(args: Matvec, part: Part) -> int:
+def _rings_of(launch: Launch, args: Matvec) -> int:
+    warps = launch.shape.grid[0] * launch.shape.block // 32
+    return warps * int(args.stages) * int(args.stage_bytes)
+
+
+def _bytes_of(args: Matvec) -> int:
+    return sum(_part_bytes(args, part) for part in args.parts)
+
+
+def _part_bytes(args: Matvec, part: Part) -> int:
     kind = next(kind for kind, number in NUMBERS.items() if number == part.format)
     unit = GRID_BLOCK if kind in FLOATS else 256
     tiles = -(-int(part.outputs) // TILE_OUTPUTS) * -(-int(args.source.width) // unit)

@@ -10,6 +10,7 @@ from muser.devices.cuda.stepping import Faults, StepPointers
 
 Pointer = ctypes.c_uint64
 Int = ctypes.c_int32
+Word = ctypes.c_uint32
 Float = ctypes.c_float
 
 
@@ -133,16 +134,26 @@ class Part(ctypes.Structure):
         ("entry", ctypes.c_uint64),
         ("outputs", Int),
         ("format", Int),
+        ("base", Word),
+        ("size", Word),
+        ("by_cost", Word),
+        ("spare", Word),
     )
 
 
+class Split(ctypes.Structure):
+    """`Split` of `matvec.cuh`: what thread blocks share out."""
+
+    _fields_ = (("each", Word), ("rest", Word), ("by_blocks", Word))
+
+
 class Ahead(ctypes.Structure):
-    """`Ahead` of `matvec.cuh`: what the next launch will read first."""
+    """`Ahead` of `matvec.cuh`: what is read later."""
 
-    _fields_ = (("source", Pointer), ("bytes", ctypes.c_uint64), ("each", ctypes.c_uint64))
+    _fields_ = (("source", Pointer), ("each", Word), ("bytes", Word))
 
 
-PARTS = 4
+PARTS, AHEADS = 4, 2
 
 
 class Matvec(ctypes.Structure):
@@ -151,13 +162,15 @@ class Matvec(ctypes.Structure):
     _fields_ = (
         ("parts", Part * PARTS),
         ("source", Source),
-        ("ahead", Ahead * PARTS),
+        ("next", Ahead * AHEADS),
         ("out", Pointer),
         ("act_entry", ctypes.c_uint64),
         ("scale_entry", ctypes.c_uint64),
         ("cap_entry", ctypes.c_uint64),
         ("faults", Pointer),
         ("count", Pointer),
+        ("split", Split),
+        ("ahead", Word),
         ("scale", Float),
         ("cap", Float),
         ("inverse_cap", Float),

@@ -455,8 +455,6 @@ INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, u8* ring,
         }
         __syncwarp();
         request_tile(b, job_at(i + a.stages), here, full + stage);
-        if (job_at(i + a.stages).count == 0 && (i == 0 || job_at(i + a.stages - 1).count))
-            look_ahead(a, threadIdx.x / 32, blockDim.x / 32 - 1);
         hand_on<Form>(a, s, b, job_at(i), t, planes, n, gated);
         if (++stage == a.stages) stage = 0, phase ^= 1;
     }

@@ -8,17 +8,18 @@
 //       grid) or 8·U (32), T words of an output's terms = U|1 (256), 8·U + 4 (32), 2·(U|1) (grid), P = a.pass:
 //         W·stages·stage_bytes                the weights under way; stages 1 … 4
 //       + R·U·(272, grid: 256) + R·4·round_up(N, 4)   the quantised rows
+//       + R·P·64·T                            the terms of P segments (an even number with a gate)
 //       + 16·S      S segments of one thread block: at most ceil(M/16) + 2·parts of M outputs,
 //         M = ceil(ceil(Σ outputs·B_p/16 / grid) / (least B_p/16)) + 4, B_p the bytes of a unit
-//       + R·P·64·T                            the terms of P segments (an even number with a gate)
 //     reads weights before the kernel before has ended; then `source` (see quantise.cuh), *count
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
 // A thread block owns neighbouring outputs, of each part as many as its share of all bytes: segments, which are what it
 // owns of a tile. A chunk is two units of a segment. Each warp streams chunks into its own ring, and a lane does one
 // output's unit; half a warp reads the same piece of the row. The t_b go to shared memory. When P segments are complete,
-// one thread an output walks its chain, while the ring goes on to fetch. At the end of its requests a thread block asks
-// for the first bytes of what the next kernel will read (`ahead`).
+// one thread an output walks its chain, while the ring goes on to fetch. Until the row is there, memory would idle once the
+// rings are full, so a thread block asks the second-level cache for the next bytes of its own, `ahead` of them, and one
+// whose rings hold all it has, for the first bytes of the next projection.
 #pragma once
 
 constexpr int PARTS = 4, SPAN = 2, MOST_WARPS = 16, MOST_STAGES = 4, LINE = 128;
@@ -29,22 +30,34 @@ struct Part {
     float* out;
     u64 entry;  // of faults
     int outputs, format;
+    u32 base;     // Σ outputs·cost of the parts before; cost: 16-byte pieces of an output's unit
+    u32 size;     // cost | 16-byte pieces that stand apart behind a tile << 5
+    u32 by_cost;  // ⌈2³² / cost⌉
+    u32 spare;
 };
 
-// Slice b of `bytes` (one of as many as there are thread blocks): its first `each` bytes.
+// Thread block b of n owns what begins at ⌊total·b/n⌋ = each·b + ⌊rest·b/n⌋.
+struct Split {
+    u32 each, rest, by_blocks;  // by_blocks = ⌈2³² / n⌉
+};
+
+// Bytes that are read later: thread block b's begin at from + each·b. All numbers are multiples of 16.
 struct Ahead {
     const u8* from;
-    u64 bytes, each;
+    u32 each, bytes;
 };
+constexpr int AHEADS = 2;
 
 struct Matvec {
-    Part parts[PARTS];  // unused: outputs 0, format as a used one's
+    Part parts[PARTS];  // unused: outputs 0
     Source source;
-    Ahead ahead[PARTS];  // unused: bytes 0
-    float* out;          // OUT_SILU, OUT_GELU: parts 0 and 1 are gate and up, of as many outputs
+    Ahead next[AHEADS];  // of the next projection; unused: bytes 0
+    float* out;  // OUT_SILU, OUT_GELU: parts 0 and 1 are gate and up, of as many outputs
     u64 act_entry, scale_entry, cap_entry;
     u64* faults;
     const int* count;
+    Split split;  // of Σ outputs·cost; with a gate of the outputs of one part
+    u32 ahead;    // bytes of its own
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
     int slice;  // of batch.cuh
@@ -73,31 +86,10 @@ struct Shares {
     Range ranges[PARTS + 1];  // the last one holds the sums
 };
 
-INLINE u32 share(u32 total, u32 b, u32 n) { return total / n * b + total % n * b / n; }  // ⌊total·b/n⌋
-
-INLINE void make_shares(const Matvec& a, Shares& s) {
-    u32 p = threadIdx.x, b = blockIdx.x, n = gridDim.x;
-    if (p >= 32) return;
-    const Part& part = a.parts[p < PARTS ? p : 0];
-    u32 outputs = p < PARTS ? (u32)part.outputs : 0, cost = (u32)group_bytes(part.format) / 16, bytes = outputs * cost;
-    u32 end = bytes;
-#pragma unroll 1
-    for (int k = 1; k < PARTS; k *= 2) {
-        u32 before = __shfl_up_sync(~0u, end, k);
-        if (p >= (u32)k) end += before;
-    }
-    u32 total = __shfl_sync(~0u, end, PARTS - 1), base = end - bytes;
-    u32 low = share(total, b, n), high = share(total, b + 1, n);
-    u32 from = low > base ? min(outputs, (low - base + cost - 1) / cost) : 0;
-    u32 to = high > base ? min(outputs, (high - base + cost - 1) / cost) : 0;
-    if (is_gated(a)) from = share(outputs, b, n), to = share(outputs, b + 1, n);
-    int count = (int)(to - from), segment = 0, flat = 0;
-    int segments = count ? (int)((to - 1) / TILE_OUTPUTS - from / TILE_OUTPUTS) + 1 : 0;
-    for (int k = 0; k < PARTS; k++) {
-        int more = __shfl_sync(~0u, segments, k), others = __shfl_sync(~0u, count, k);
-        if (k < (int)p) segment += more, flat += others;
-    }
-    if (p <= PARTS) s.ranges[p] = {(int)from, count, segment, flat};
+INLINE u32 split_at(const Split& s, u32 b) { return s.each * b + __umulhi(s.rest * b, s.by_blocks); }
+// The first output that begins at or behind x.
+INLINE u32 output_at(const Part& part, u32 cost, u32 x) {
+    return x > part.base ? min((u32)part.outputs, __umulhi(x - part.base + cost - 1, part.by_cost)) : 0;
 }
 
 // What it owns of a tile. With a gate segments 2i and 2i + 1 are the same outputs of gate and up.
@@ -113,24 +105,48 @@ struct __align__(16) Segment {
     MEMBER int apart() const { return (int)(what >> 20 & 7) * 16; }
     MEMBER int bytes() const { return TILE_OUTPUTS * unit_bytes() + apart(); }
 };
-INLINE Segment segment_of(const Matvec& a, const Shares& s, int units, int i) {
-    int p = 0, tile = i;
-    if (is_gated(a)) {
-        p = i & 1, tile = i >> 1;
-    } else {
-        while (p < PARTS - 1 && i >= s.ranges[p + 1].segment) p++;
-        tile -= s.ranges[p].segment;
-    }
-    const Part& part = a.parts[p];
-    Range r = s.ranges[p];
-    tile += r.first / TILE_OUTPUTS;
-    int output = tile * TILE_OUTPUTS, low = max(r.first, output), high = min(r.first + r.count, output + TILE_OUTPUTS);
-    u32 size = (u32)group_bytes(part.format) / 16 | (u32)apart_bytes(part.format) << 5;
-    u32 what = (u32)(low - output) | (u32)(high - low - 1) << 4 | (u32)p << 8 | (u32)part.format << 10 | size << 15;
-    return {part.weights + tile_at(part.format, units, output, 0), what, output};
+INLINE Segment segment_of(const Part& part, int p, int units, int tile, int first, int count) {
+    int output = tile * TILE_OUTPUTS, low = max(first, output), high = min(first + count, output + TILE_OUTPUTS);
+    u32 what = (u32)(low - output) | (u32)(high - low - 1) << 4 | (u32)p << 8 | (u32)part.format << 10 | part.size << 15;
+    i64 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
+    return {part.weights + (i64)tile * units * bytes, what, output};
 }
-INLINE void make_segments(const Matvec& a, const Shares& s, int units, Segment* to) {
-    for (int i = threadIdx.x; i < s.ranges[PARTS].segment; i += blockDim.x) to[i] = segment_of(a, s, units, i);
+// Lane p of a warp gets what the thread block owns of part p, lane PARTS the sums.
+INLINE Range own_range(const Matvec& a) {
+    int lane = threadIdx.x % 32, gated = is_gated(a), segment = 0, flat = 0;
+    const Part& part = a.parts[lane % PARTS];
+    u32 low = split_at(a.split, blockIdx.x), high = split_at(a.split, blockIdx.x + 1), cost = part.size & 31;
+    int from = (int)low, count = (int)(high - low);
+    if (!gated) from = (int)output_at(part, cost, low), count = (int)output_at(part, cost, high) - from;
+    if (lane >= (gated ? 2 : PARTS)) count = 0;
+    int segments = count ? (from + count - 1) / TILE_OUTPUTS - from / TILE_OUTPUTS + 1 : 0;
+#pragma unroll
+    for (int k = 0; k < PARTS; k++) {
+        int more = __shfl_sync(~0u, segments, k), others = __shfl_sync(~0u, count, k);
+        if (k < lane) segment += more, flat += others;
+    }
+    return {from, count, segment, flat};
+}
+INLINE void make_shares(const Matvec& a, Shares& s) {
+    if (threadIdx.x >= 32) return;
+    Range own = own_range(a);
+    if (threadIdx.x <= PARTS) s.ranges[threadIdx.x] = own;
+}
+// The shares too, without a barrier: every warp works them out.
+INLINE void make_segments(const Matvec& a, Shares& s, int units, Segment* to) {
+    Range own = own_range(a);
+    if (threadIdx.x <= PARTS) s.ranges[threadIdx.x] = own;
+    int starts[PARTS + 1];
+#pragma unroll
+    for (int k = 0; k <= PARTS; k++) starts[k] = __shfl_sync(~0u, own.segment, k);
+#pragma unroll 1
+    for (int base = 0; base < starts[PARTS]; base += blockDim.x) {
+        int i = base + (int)threadIdx.x, p = (i >= starts[1]) + (i >= starts[2]) + (i >= starts[3]), tile = i;
+        if (is_gated(a)) p = i & 1, tile = i >> 1;
+        else tile -= __shfl_sync(~0u, own.segment, p);
+        int first = __shfl_sync(~0u, own.first, p), count = __shfl_sync(~0u, own.count, p);
+        if (i < starts[PARTS]) to[i] = segment_of(a.parts[p], p, units, first / TILE_OUTPUTS + tile, first, count);
+    }
 }
 
 // --- the ring of one warp ---
@@ -170,18 +186,6 @@ INLINE void await(u64* full, u32 phase, int stages) {
 #endif
 }
 
-INLINE void look_ahead(const Matvec& a, int warp, int warps) {
-    if (threadIdx.x % 32) return;
-#pragma unroll 1
-    for (int k = 0; k < PARTS; k++) {
-        const Ahead& next = a.ahead[k];
-        u32 lines = (u32)(next.bytes / LINE), from = share(lines, blockIdx.x, gridDim.x);
-        u32 count = min((u32)(next.each / LINE), share(lines, blockIdx.x + 1, gridDim.x) - from);
-        u32 low = count * warp / warps, high = count * (warp + 1) / warps;
-        if (high > low) prefetch(next.from + (u64)(from + low) * LINE, (high - low) * LINE);
-    }
-}
-
 // --- terms of one output's unit ---
 template <int ROWS>
 INLINE void unit_terms(K256, int format, const uint4* w, const u8* apart, int row, const uint4* q, int pieces, float* out,
@@ -216,7 +220,7 @@ struct Layout {
     int units, blocks, pitch, window;  // blocks of a row's scales; floats of an output's terms, of a row's in one pass
 };
 template <typename Form, int ROWS>
-INLINE Layout layout_of(const Matvec& a, const Shares& s, u8* shared, int warps) {
+INLINE Layout layout_of(const Matvec& a, u8* shared, int warps) {
     Layout l;
     l.units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
     l.blocks = (l.units * Form::BLOCKS + 3) / 4 * 4;
@@ -224,8 +228,8 @@ INLINE Layout layout_of(const Matvec& a, const Shares& s, u8* shared, int warps)
     l.ring = shared;
     l.codes = shared + warps * a.stages * a.stage_bytes;
     l.scales = (float*)(l.codes + ROWS * l.units * Form::ROW_BYTES);
-    l.segments = (Segment*)(l.scales + ROWS * l.blocks);
-    l.terms = (float*)(l.segments + s.ranges[PARTS].segment);
+    l.terms = l.scales + ROWS * l.blocks;
+    l.segments = (Segment*)(l.terms + ROWS * l.window);
     return l;
 }
 
@@ -239,7 +243,6 @@ struct Stream {
     ChunkAt at, next, step;  // to be multiplied; to be requested; from one to the next
     int spans, stage;
     u32 phase;
-    bool told;  // of what comes after this kernel
 
     MEMBER void forward(ChunkAt& spot) {
         spot.segment += step.segment, spot.span += step.span;
@@ -255,11 +258,23 @@ struct Stream {
         forward(next);
     }
     MEMBER void begin(const Matvec& a, const Shares& s, const Layout& l, int warp, int warps) {
-        spans = (l.units + SPAN - 1) / SPAN, stage = 0, phase = 0, told = false;
+        spans = (l.units + SPAN - 1) / SPAN, stage = 0, phase = 0;
         at = next = {warp / spans, warp % spans}, step = {warps / spans, warps % spans};
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++)
             ask(a, s, l, warp, l.ring + (warp * a.stages + i) * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
+    }
+    // Behind what the rings hold a warp asks for one segment.
+    MEMBER void look_ahead(const Matvec& a, const Shares& s, const Layout& l, int warp, int warps) {
+        int chunks = warps * a.stages, first = chunks / spans, i = first + warp;
+        if (threadIdx.x % 32) return;
+        if (warp < AHEADS && a.next[warp].bytes)
+            prefetch(a.next[warp].from + (u64)blockIdx.x * a.next[warp].each, a.next[warp].bytes);
+        if (i >= s.ranges[PARTS].segment) return;
+        const Segment& g = l.segments[i];
+        int from = warp ? 0 : chunks % spans * SPAN, bytes = g.bytes(), before = warp * l.units * bytes;
+        int count = min(l.units - from, ((int)a.ahead - before) / bytes);
+        if (count > 0) prefetch(g.tile + (i64)from * bytes, (u32)(count * bytes));
     }
     // Terms of the chunks of segments `from` … `end` − 1.
     MEMBER void run(const Matvec& a, const Shares& s, const Layout& l, int warp, int warps, int from, int end) {
@@ -281,7 +296,6 @@ struct Stream {
             __syncwarp();
             ask(a, s, l, warp, here, full);
             forward(at);
-            if (!told && next.segment >= s.ranges[PARTS].segment) told = true, look_ahead(a, warp, warps);
             if (++stage == a.stages) stage = 0, phase ^= 1;
         }
     }
@@ -289,9 +303,19 @@ struct Stream {
 
 // --- the chains: the total over all blocks of a row ---
 INLINE float walk(K256, const float* terms, const float* scales, int units) {
+    constexpr int SOME = 8;  // loads under way
     float total = 0.0f;
-#pragma unroll 4
-    for (int b = 0; b < units; b++) total = fma1(scales[b], terms[b], total);
+    int b = 0;
+#pragma unroll 1
+    for (; b + SOME <= units; b += SOME) {
+        float s[SOME], t[SOME];
+#pragma unroll
+        for (int i = 0; i < SOME; i++) s[i] = scales[b + i], t[i] = terms[b + i];
+#pragma unroll
+        for (int i = 0; i < SOME; i++) total = fma1(s[i], t[i], total);
+    }
+#pragma unroll 2
+    for (; b < units; b++) total = fma1(scales[b], terms[b], total);
     return total;
 }
 INLINE float walk(K32, const float* terms, const float* scales, int units) {
@@ -362,20 +386,22 @@ INLINE void matvec(const Matvec& a) {
     __shared__ Shares shares;
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     next_kernel_may_start();
-    make_shares(a, shares);
     if (threadIdx.x % 32 == 0)  // lanes of one warp would do it one by one
+#pragma unroll 1
         for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
 #ifdef HAS_BULK
     barrier_fence();
 #endif
-    __syncthreads();
-    Layout l = layout_of<Form, ROWS>(a, shares, shared, warps);
+    Layout l = layout_of<Form, ROWS>(a, shared, warps);
     make_segments(a, shares, l.units, l.segments);
     __syncthreads();
+    int segments = shares.ranges[PARTS].segment;
     Stream<Form, ROWS> stream;
     stream.begin(a, shares, l, warp, warps);
+    stream.look_ahead(a, shares, l, warp, warps);
+    touch(a);
+    int n = min(*a.count, ROWS);
     previous_kernel_done();
-    int n = min(*a.count, ROWS), segments = shares.ranges[PARTS].segment;
 #pragma unroll 1
     for (int r = 0; r < ROWS && (r == 0 || r < n); r++) fetch_row<Form>(a.source, l, r);
     __syncthreads();
