@@ -45,6 +45,7 @@ INLINE void barrier_fence() {}
 INLINE void async_fence() {}
 INLINE void barrier_expect(u64* b, u32 bytes) { shim::barrier_expect(b, bytes); }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
+INLINE void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
 #endif
 
 INLINE void load_matrix4(u32 (&r)[4], u32 address) { shim::load_matrix4(r, address, false); }

@@ -26,7 +26,10 @@ PIECE = 16  # bytes of the smallest copy
 AHEAD_BYTES = 12 << 20  # of a launch's own weights that it asks for behind what its rings hold
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
-BESIDE_THREADS = 256  # of that kernel
+ROW_THREADS = 256  # of a block that makes a row
+ALONE = (
+    BESIDE + 8 * 1024
+)  # of shared memory that it takes: beside a projection it would wait for that one's bytes
 QUANTISE_WARPS = 8  # of a block that quantises a row as it is, 256 elements a warp
 FORMS: Mapping[int, str] = MappingProxyType({256: "256", 32: "32", GRID_BLOCK: "grid"})
 QUANTISERS: Mapping[int, str] = MappingProxyType(
@@ -192,8 +195,8 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
         grid = low.rows, -(-width // (256 * QUANTISE_WARPS))
         low.launch(QUANTISERS[block], grid, 32 * QUANTISE_WARPS, args)
     else:
-        shared = 1024 * -(-width // 256)
-        low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), BESIDE_THREADS, args, shared=shared)
+        shared = max(ALONE, 1024 * -(-width // 256))
+        low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), ROW_THREADS, args, shared=shared)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 

@@ -10,25 +10,24 @@ static_assert(LANES == GROUP, "a thread has one element of each group");
 
 // What comes before the row's first norm has a weight of its own.
 INLINE bool has_branch_norm(const Source& s) { return s.kind == RESIDUAL && s.branch_norm; }
-// Pairs of whole groups and real weights only: then hardly an element needs a question, and offsets are constants.
+// Whole groups and real weights only: then offsets are constants, and no element asks where the row ends.
 INLINE bool is_held(const Source& s) {
-    return s.width % (2 * LANES) == 0 && s.width <= HELD * LANES && s.weight && (!has_branch_norm(s) || s.branch_weight);
+    return s.width % LANES == 0 && s.width <= HELD * LANES && s.weight && (!has_branch_norm(s) || s.branch_weight);
 }
 
+// Groups beyond the row's hold zeros, which change no sum: loops over all HELD of them have no branch, so that what belongs
+// to many elements is under way at once.
 struct Held {
     float v[HELD];
 };
 template <typename F>
-INLINE void each_held(int width, F f) {
+INLINE void each_held(F f) {
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        if (k % 2 == 0 && LANES * k >= width) break;
-        f(k);
-    }
+    for (int k = 0; k < HELD; k++) f(k);
 }
-INLINE void hold(Held& to, const float* from, int width) {
+INLINE void hold(Held& to, const float* from, int groups) {
     from += threadIdx.x;
-    each_held(width, [&](int k) { to.v[k] = from[LANES * k]; });
+    each_held([&](int k) { to.v[k] = k < groups ? from[LANES * k] : 0.0f; });
 }
 
 // The weights of the row's first norm, before the kernel before has ended; a thread reads what it wrote itself.
@@ -55,22 +54,26 @@ INLINE void make_held(const Source& s, int r, Held& own, float* staged, float* l
     i64 from = (i64)(s.take ? s.take[r] : r) * s.width;
     const float *x = s.row + from, *other = s.other + from, *mine = staged + threadIdx.x;
     float *sum = s.sum + (i64)r * s.width + threadIdx.x, squares = 0.0f, factor = 1.0f;
+    int groups = s.width / LANES;
     Held beside;
-    hold(own, x, s.width);
+    hold(own, x, groups);
     if (s.kind == RESIDUAL) {
-        hold(beside, other, s.width);
+        hold(beside, other, groups);
         if (s.branch_norm) {
-            each_held(s.width, [&](int k) { squares = fma1(own.v[k], own.v[k], squares); });
+            each_held([&](int k) { squares = fma1(own.v[k], own.v[k], squares); });
             float total = rows::lane_sum(squares, lanes);
             bad.branch = lost(total), factor = rows::inverse_root(total, s.inverse, s.branch_eps);
-            each_held(s.width, [&](int k) { own.v[k] = normed(own.v[k], factor, mine[LANES * k]); });
+            each_held([&](int k) { own.v[k] = normed(own.v[k], factor, k < groups ? mine[LANES * k] : 0.0f); });
         }
-        each_held(s.width, [&](int k) { sum[LANES * k] = own.v[k] = z(add1(own.v[k], beside.v[k])); });
+        each_held([&](int k) {
+            own.v[k] = z(add1(own.v[k], beside.v[k]));
+            if (k < groups) sum[LANES * k] = own.v[k];
+        });
     }
-    if (has_branch_norm(s)) hold(beside, s.weight, s.width);
-    else each_held(s.width, [&](int k) { beside.v[k] = mine[LANES * k]; });
+    if (has_branch_norm(s)) hold(beside, s.weight, groups);
+    else each_held([&](int k) { beside.v[k] = k < groups ? mine[LANES * k] : 0.0f; });
     squares = 0.0f;
-    each_held(s.width, [&](int k) { squares = fma1(own.v[k], own.v[k], squares); });
+    each_held([&](int k) { squares = fma1(own.v[k], own.v[k], squares); });
     float total = rows::lane_sum(squares, lanes + LANES);
     if (lost(total)) {
         bad.norm = true;
@@ -78,13 +81,13 @@ INLINE void make_held(const Source& s, int r, Held& own, float* staged, float* l
         __syncthreads();  // `staged` makes room for codes
     }
     factor = rows::inverse_root(total, s.inverse, s.eps);
-    each_held(s.width, [&](int k) { own.v[k] = normed(own.v[k], factor, beside.v[k]); });
+    each_held([&](int k) { own.v[k] = normed(own.v[k], factor, beside.v[k]); });
 }
 
 // The largest |x| of each group in this warp: lane k has that of group k.
-INLINE u32 tops_of(const Held& own, int width) {
+INLINE u32 tops_of(const Held& own) {
     u32 top = 0;
-    each_held(width, [&](int k) {
+    each_held([&](int k) {
         u32 most = __reduce_max_sync(~0u, bits_abs(own.v[k]));
         if (threadIdx.x % 32 == (u32)k) top = most;
     });
@@ -103,15 +106,16 @@ INLINE u32 tops_among(int warps, u32 top, u32* tops) {
 template <int B>
 INLINE bool quantise_held(const Held& own, int width, u8* codes, float* scales, u8* made, u32* tops) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, groups = width / GROUP;
-    u32 top = tops_of(own, width);
+    u32 top = tops_of(own);
     bool bad = top >= 0x7f800000u;
     if (B == 256) top = tops_among(8, top, tops);
     float a = __uint_as_float(top), inverse = 0.0f, scale = 0.0f;
     if (a != 0.0f) inverse = div1(127.0f, a), scale = div1(1.0f, inverse);
     if (lane < groups && (B == 32 || warp == 0)) scales[B == 32 ? lane * 8 + warp : lane] = scale;
     u8* at = made + threadIdx.x;
-    each_held(width, [&](int k) {
-        at[k * CODES_PITCH] = (u8)__float_as_uint(fma1(__shfl_sync(~0u, inverse, k), own.v[k], MAGIC));
+    each_held([&](int k) {
+        u32 code = __float_as_uint(fma1(__shfl_sync(~0u, inverse, k), own.v[k], MAGIC));
+        if (k < groups) at[k * CODES_PITCH] = (u8)code;
     });
     __syncthreads();
     if ((int)threadIdx.x < 8 * groups) {
@@ -127,15 +131,15 @@ INLINE bool quantise_held(const Held& own, int width, u8* codes, float* scales, 
 }
 INLINE bool grid_held(const Held& own, int width, u8* codes, float* steps, u8* made, u32* tops) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, blocks = width / GRID_BLOCK, half = warp / 4;
-    u32 top = tops_of(own, width);
+    u32 top = tops_of(own);
     bool bad = top >= 0x7f800000u;
     top = tops_among(4, top, tops);
     int e = grid_step(__uint_as_float(top), 13, -60);
     if (warp % 4 == 0 && 2 * lane + half < blocks) steps[2 * lane + half] = pow2(e);
     u8* at = made + threadIdx.x / 8 * 16 + threadIdx.x % 8;
-    each_held(width, [&](int k) {
+    each_held([&](int k) {
         int n = grid_code(own.v[k], __shfl_sync(~0u, e, k), 13), high = (n + 64) >> 7;
-        at[2 * LANES * k] = (u8)(n - 128 * high), at[2 * LANES * k + 8] = (u8)high;
+        if (2 * k < blocks) at[2 * LANES * k] = (u8)(n - 128 * high), at[2 * LANES * k + 8] = (u8)high;
     });
     __syncthreads();
     for (int i = threadIdx.x; i < blocks * (GRID_UNIT / 16); i += LANES) ((uint4*)codes)[i] = ((const uint4*)made)[i];

@@ -62,10 +62,9 @@ INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 INLINE void copy16(void* to, const void* from, int bytes = 16) {
     ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
-// The same of what is read once: it goes first when the L2 cache needs room.
 INLINE u64 read_once() {
     u64 policy;
-    ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 INLINE void copy16_once(void* to, const void* from, int bytes, u64 policy) { copy16(to, from, bytes); }
@@ -124,6 +123,13 @@ INLINE void barrier_fence() {
 INLINE void async_fence() { ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 INLINE void barrier_expect(u64* b, u32 bytes) {
     ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+// Of what is read once: it goes first when the second-level cache needs room. All of them are multiples of 16.
+INLINE void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
+    ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(read_once())
+        : "memory");
 }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {  // all of them multiples of 16
     ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

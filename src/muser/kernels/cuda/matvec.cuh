@@ -154,7 +154,7 @@ __shared__ u64 ring_full[MOST_WARPS * MOST_STAGES];
 
 INLINE void fetch(u8* to, const u8* from, int bytes, u64* full) {
 #ifdef HAS_BULK
-    bulk_copy(to, from, (u32)bytes, full);
+    bulk_copy_once(to, from, (u32)bytes, full);
 #else
     for (int i = 16 * (threadIdx.x % 32); i < bytes; i += 512) copy16(to + i, from + i);
 #endif

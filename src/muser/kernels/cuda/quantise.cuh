@@ -64,7 +64,6 @@ INLINE void norm_quantise_rows(const Quantise& a) {
 KERNEL BOUNDS(512, 1) quantise_256(const __grid_constant__ Quantise a) { quantise_rows<256>(a); }
 KERNEL BOUNDS(512, 1) quantise_32(const __grid_constant__ Quantise a) { quantise_rows<32>(a); }
 KERNEL BOUNDS(512, 1) grid_rows(const __grid_constant__ Quantise a) { quantise_rows<0>(a); }
-// 576 threads bound the registers to 112.
-KERNEL BOUNDS(576, 1) norm_quantise_256(const __grid_constant__ Quantise a) { norm_quantise_rows<256>(a); }
-KERNEL BOUNDS(576, 1) norm_quantise_32(const __grid_constant__ Quantise a) { norm_quantise_rows<32>(a); }
-KERNEL BOUNDS(576, 1) norm_grid_rows(const __grid_constant__ Quantise a) { norm_quantise_rows<0>(a); }
+KERNEL BOUNDS(256, 1) norm_quantise_256(const __grid_constant__ Quantise a) { norm_quantise_rows<256>(a); }
+KERNEL BOUNDS(256, 1) norm_quantise_32(const __grid_constant__ Quantise a) { norm_quantise_rows<32>(a); }
+KERNEL BOUNDS(256, 1) norm_grid_rows(const __grid_constant__ Quantise a) { norm_quantise_rows<0>(a); }
