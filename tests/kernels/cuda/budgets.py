@@ -85,11 +85,11 @@ _REGISTERS = {
         "norm_quantise_32",
         "norm_quantise_256",
     ),
-    72: ("decode_combine",),
     96: ("matvec_256_1",),
     112: ("matvec_grid_1",),
     128: (
         "matvec_32_1",
+        "decode_combine",  # tiles in registers, none in shared memory
         "decode_tiles_64",
         "decode_tiles_128",
         "decode_tiles_256",

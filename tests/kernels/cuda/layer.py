@@ -138,7 +138,7 @@ class Layer:
             kernel = f"decode_tiles_{self.head}"
             size = bytes_of(self.shim, kernel)
             self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
-            grid = (parts, self.heads, rows)
+            grid = (self.heads, rows, parts)
             size = bytes_of(self.shim, "decode_combine")
             self.shim.launch("decode_combine", grid, 128, argument, size, self.seed)
         else:

@@ -39,6 +39,7 @@ INLINE void prefetch(const void* from, u32 bytes) {
     if ((u64)from % 16 || bytes % 16 || bytes == 0) shim::fail("prefetch of %u bytes at %p", bytes, from);
     (void)p[0], (void)p[bytes - 1];
 }
+INLINE void will_read(const void* p) { (void)*(const volatile u8*)p; }
 
 #ifdef HAS_BULK
 INLINE void barrier_fence() {}

@@ -288,7 +288,7 @@ def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
         **layer.faults(), heads=heads, **layer.sizes(), places=tiles,
     )  # fmt: skip
     size = bytes_of(shim, "decode_combine")
-    shim.launch("decode_combine", (2, heads, 1), 128, argument, size, seed)
+    shim.launch("decode_combine", (heads, 1, 2), 128, argument, size, seed)
     for head in range(heads):
         parts = O[0, head].swapaxes(0, 1).reshape(tiles, -1)[:, :dim]
         N, M = (sums[0, head, :, i].astype(np.int64) for i in range(2))

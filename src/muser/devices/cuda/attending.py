@@ -100,7 +100,7 @@ def _decode(
         served=("KV",),
         caches=(op.layer,),
     )
-    chain = (-(-cache.spec.head_dim // PART), op.heads, low.rows)
+    chain = (op.heads, low.rows, -(-cache.spec.head_dim // PART))
     args = Attend.from_buffer_copy(args)
     args.faults = low.faults(*nodes)
     low.launch(

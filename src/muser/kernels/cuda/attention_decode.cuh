@@ -5,8 +5,8 @@
 //            256, shared decode_tiles_*_bytes (128: 108,608, on sm_80 and sm_120 75,840; two blocks a
 //            multiprocessor).
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
-// decode_combine: grid (ceil(dim / 32), heads, most rows of the bucket), block 128, shared
-//            decode_combine_bytes (75,792).
+// decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 128, shared
+//            decode_combine_bytes (4,336), so that the next projection's blocks have room beside.
 //            reads tile_out, tile_sums, gate; writes out.
 //
 // Scratch: most rows × heads × places × (ceil(dim / 32) · 128 + 16) bytes, places = capacity / 128, with a
@@ -385,149 +385,184 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
 // --- the chain ---
 // acc is a multiple of 2^(least M so far - X): while the M of a head span at most 40 binades z cannot
 // act, acc·2^k is exact, and a step is one fma. Otherwise z is applied as written. den never falls below
-// 2^20, so its steps are one fma always. Pieces of tiles go through in turn: one warp walks over acc,
-// one over den, one works out the powers of two of the next piece, one fetches.
-constexpr int PIECE = 64, PIECES = 8, AHEAD = 8;
+// 2^20, so its steps are one fma always. A warp holds RUN tiles in registers and walks over them; a row that
+// sees no more is one warp's alone, four parts a block. Else the warps of a block walk in turn, and each
+// has its next tiles under way while the others walk.
+constexpr int RUN = 64, RUNS = 4, AHEAD = 8;
 
-struct Scales {  // of the tiles of a piece; beyond them a step changes nothing
-    float acc[PIECE], out[PIECE];   // 2^(X - X'), 2^(M - X')
-    float den[PIECE], term[PIECE];  // 2^(R - R'), f(D)·2^(N - R')
-};
-struct Chain {
-    float parts[PIECES][PIECE][32];  // f(O)
-    int4 sums[PIECES][PIECE];        // N, M, f(D)
-    Scales scales[2];
-    int plain[2];  // z cannot act in the piece
-    float den;
-    int lift;  // X - R + 8
-};
-struct Powers {  // R, X and the least M so far
+struct Powers {  // R, X and the least M of some tiles
     int r, x, low;
 };
+struct Scales {  // of the tiles of a run; beyond them a step changes nothing
+    float acc[RUN], out[RUN];   // 2^(X - X'), 2^(M - X')
+    float den[RUN], term[RUN];  // 2^(R - R'), f(D)·2^(N - R')
+};
+struct Chain {
+    Scales scales[RUNS];
+    Powers tops[2][RUNS];
+    float acc[32], den;  // from one warp to the next
+};
+struct Stretch {  // tiles of a warp
+    int count;
+    int4 sums[2];  // of two neighbouring tiles a lane: N, M, f(D)
+    float out[RUN];  // f(O), an element a lane
+    int r, x;  // of the lanes before this one
+};
 
-INLINE void fetch_piece(const Attend& a, Chain& mem, size_t row, int part, int parts, int piece, int tiles, int lane) {
-    int from = piece * PIECE, count = min(PIECE, tiles - from), slot = piece % PIECES;
-    const int4* sums = a.tile_sums + row * a.places + from;
-    const float* out = a.tile_out + ((row * parts + part) * a.places + from) * 32;
-    for (int i = lane; i < count; i += 32) copy16(mem.sums[slot] + i, sums + i);
-    for (int i = lane; i < count * 8; i += 32) copy16(&mem.parts[slot][0][0] + i * 4, out + i * 4);
+INLINE Powers join(const Powers& a, const Powers& b) { return {max(a.r, b.r), max(a.x, b.x), min(a.low, b.low)}; }
+
+// f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles.
+template <class F>
+INLINE void each_ahead(int count, F f) {
+#pragma unroll
+    for (int i = 0; i < RUN; i += AHEAD) {
+        if (i >= count) break;
+        f(i);
+    }
 }
 
-// The powers of two of a piece, two neighbouring tiles a lane.
-INLINE void scan_piece(Chain& mem, Powers& p, int piece, int tiles, int lane) {
-    Scales& to = mem.scales[piece & 1];
-    int count = min(PIECE, tiles - piece * PIECE);
-    int4 s[2];
-    int n[2], m[2], low = p.low;
+// From `sums` of the lane's first tile and `out` of its element of the first.
+INLINE void load_run(Stretch& run, const int4* sums, const float* out, int lane) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        bool there = 2 * lane + j < count;
-        s[j] = there ? mem.sums[piece % PIECES][2 * lane + j] : make_int4(NEVER, NEVER, 0, 0);
-        n[j] = s[j].x, m[j] = s[j].y;
-        low = there ? min(low, m[j]) : low;
+        run.sums[j] = make_int4(NEVER, NEVER, 0, 0);
+        if (2 * lane + j < run.count) run.sums[j] = sums[j];
     }
-    int run_n = max(n[0], n[1]), run_m = max(m[0], m[1]);
+    each_ahead(run.count, [&](int i) {
 #pragma unroll
-    for (int x = 1; x < 32; x <<= 1) {
-        run_n = max(run_n, __shfl_up_sync(~0u, run_n, x));
-        run_m = max(run_m, __shfl_up_sync(~0u, run_m, x));
+        for (int j = i; j < i + AHEAD; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
+    });
+}
+
+// The maxima before each lane's tiles, and those of all.
+INLINE Powers scan_run(Stretch& run, int lane) {
+    int r = max(run.sums[0].x, run.sums[1].x), x = max(run.sums[0].y, run.sums[1].y), low = -NEVER;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        if (2 * lane + j < run.count) low = min(low, run.sums[j].y);
+#pragma unroll 1
+    for (int i = 1; 2 * i <= run.count; i <<= 1) {
+        r = max(r, __shfl_up_sync(~0u, r, i));
+        x = max(x, __shfl_up_sync(~0u, x, i));
     }
-    int r = __shfl_up_sync(~0u, run_n, 1), x = __shfl_up_sync(~0u, run_m, 1);
-    r = lane == 0 ? p.r : max(r, p.r), x = lane == 0 ? p.x : max(x, p.x);
+    int last = max(run.count - 1, 0) / 2;
+    Powers all = {__shfl_sync(~0u, r, last), __shfl_sync(~0u, x, last), __reduce_min_sync(~0u, low)};
+    run.r = __shfl_up_sync(~0u, r, 1), run.x = __shfl_up_sync(~0u, x, 1);
+    if (lane == 0) run.r = run.x = NEVER;
+    return all;
+}
+
+// The powers of two of a run behind tiles whose maxima are `before`; f(O) gets its own.
+INLINE void scale_run(Scales& to, Stretch& run, const Powers& before, int lane) {
+    int r = max(before.r, run.r), x = max(before.x, run.x);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        int i = 2 * lane + j, r2 = max(r, n[j]), x2 = max(x, m[j]);
-        bool there = i < count;
+        int i = 2 * lane + j, n = run.sums[j].x, m = run.sums[j].y, r2 = max(r, n), x2 = max(x, m);
+        bool there = i < run.count;
         to.acc[i] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
-        to.out[i] = there ? shift(m[j] - x2) : 0.0f;
+        to.out[i] = there ? shift(m - x2) : 0.0f;
         to.den[i] = there ? shift(r - r2) : 1.0f;
-        to.term[i] = there ? mul1(__uint_as_float((u32)s[j].z), shift(n[j] - r2)) : 0.0f;
+        to.term[i] = there ? mul1(__uint_as_float((u32)run.sums[j].z), shift(n - r2)) : 0.0f;
         r = r2, x = x2;
     }
-    p.r = max(p.r, __shfl_sync(~0u, run_n, 31)), p.x = max(p.x, __shfl_sync(~0u, run_m, 31));
-    p.low = __reduce_min_sync(~0u, low);
-    if (lane == 0) mem.plain[piece & 1] = p.low - p.x >= -40, mem.lift = p.x - p.r + 8;
+    __syncwarp();
+    const float4* out = (const float4*)to.out;
+    each_ahead(run.count, [&](int i) {
+#pragma unroll
+        for (int j = i; j < i + AHEAD; j += 4) {
+            float4 k = out[j / 4];
+            run.out[j] = mul1(run.out[j], k.x), run.out[j + 1] = mul1(run.out[j + 1], k.y);
+            run.out[j + 2] = mul1(run.out[j + 2], k.z), run.out[j + 3] = mul1(run.out[j + 3], k.w);
+        }
+    });
 }
 
-// AHEAD tiles from tile i; all of them are there, or those below `count`.
-template <bool ALL>
-INLINE float walk_some(const float4* kept, const float4* added, const float (*parts)[32], float acc, int i, int count,
-                       int lane) {
-    float4 s[2] = {kept[i / 4], kept[i / 4 + 1]}, k[2] = {added[i / 4], added[i / 4 + 1]};
-    float o[AHEAD];
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) o[j] = ALL || i + j < count ? parts[i + j][lane] : 0.0f;
-    acc = fma1(acc, s[0].x, mul1(o[0], k[0].x)), acc = fma1(acc, s[0].y, mul1(o[1], k[0].y));
-    acc = fma1(acc, s[0].z, mul1(o[2], k[0].z)), acc = fma1(acc, s[0].w, mul1(o[3], k[0].w));
-    acc = fma1(acc, s[1].x, mul1(o[4], k[1].x)), acc = fma1(acc, s[1].y, mul1(o[5], k[1].y));
-    acc = fma1(acc, s[1].z, mul1(o[6], k[1].z)), acc = fma1(acc, s[1].w, mul1(o[7], k[1].w));
-    return acc;
+// PLAIN: z cannot act.
+template <bool PLAIN>
+INLINE float step_of_chain(float acc, float kept, float added, bool there) {
+    if (PLAIN) return fma1(acc, kept, added);
+    return there ? add1(z(mul1(acc, kept)), z(added)) : acc;
 }
-INLINE float walk_plain(const Chain& mem, float acc, int piece, int count, int lane) {
-    const Scales& c = mem.scales[piece & 1];
-    const float(*parts)[32] = mem.parts[piece % PIECES];
-    const float4 *kept = (const float4*)c.acc, *added = (const float4*)c.out;
-    if (count == PIECE) {
+template <bool PLAIN>
+INLINE void walk_run(const Scales& c, const Stretch& run, float& acc, float& den) {
+    const float4 *kept = (const float4*)c.acc, *dens = (const float4*)c.den, *terms = (const float4*)c.term;
+    each_ahead(run.count, [&](int i) {
 #pragma unroll
-        for (int i = 0; i < PIECE; i += AHEAD) acc = walk_some<true>(kept, added, parts, acc, i, count, lane);
-        return acc;
-    }
-    for (int i = 0; i < count; i += AHEAD) acc = walk_some<false>(kept, added, parts, acc, i, count, lane);
-    return acc;
+        for (int j = i; j < i + AHEAD; j += 4) {
+            float4 s = kept[j / 4], d = dens[j / 4], t = terms[j / 4];
+            acc = step_of_chain<PLAIN>(acc, s.x, run.out[j], j < run.count);
+            acc = step_of_chain<PLAIN>(acc, s.y, run.out[j + 1], j + 1 < run.count);
+            acc = step_of_chain<PLAIN>(acc, s.z, run.out[j + 2], j + 2 < run.count);
+            acc = step_of_chain<PLAIN>(acc, s.w, run.out[j + 3], j + 3 < run.count);
+            den = fma1(den, d.x, t.x), den = fma1(den, d.y, t.y);
+            den = fma1(den, d.z, t.z), den = fma1(den, d.w, t.w);
+        }
+    });
 }
-INLINE float walk_careful(const Chain& mem, float acc, int piece, int count, int lane) {
-    const Scales& c = mem.scales[piece & 1];
-    for (int i = 0; i < count; i++)
-        acc = add1(z(mul1(acc, c.acc[i])), z(mul1(mem.parts[piece % PIECES][i][lane], c.out[i])));
-    return acc;
-}
-INLINE float walk_den(const Scales& c, float den, int count) {
-    if (count > AHEAD) {
-#pragma unroll
-        for (int i = 0; i < PIECE; i++) den = fma1(den, c.den[i], c.term[i]);
-        return den;
-    }
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) den = fma1(den, c.den[i], c.term[i]);
-    return den;
+// `all`: of the run and what was before it.
+INLINE void walk(const Scales& c, const Stretch& run, const Powers& all, float& acc, float& den) {
+    if (all.low - all.x >= -40) walk_run<true>(c, run, acc, den);
+    else walk_run<false>(c, run, acc, den);
 }
 
 INLINE void combine(const Attend& a, u8* shared) {
     Chain& mem = *(Chain*)shared;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x, row = blockIdx.y, parts = gridDim.z;
+    touch(a);
     next_kernel_may_start();
     int rows = *a.step.count;
     Span seen = visible(a, row);  // also of a row beyond them: the loads go together
-    if (row >= rows) {
-        previous_kernel_done();
-        return;
-    }
-    int tiles = last_tile(seen) - first_tile(seen), pieces = (tiles + PIECE - 1) / PIECE, parts = gridDim.x;
-    size_t at = (size_t)row * a.heads + head;
+    int tiles = last_tile(seen) - first_tile(seen);
+    bool alone = tiles <= RUN, gated = a.gate;
+    int part = alone ? (int)blockIdx.z * RUNS + warp : (int)blockIdx.z, x = part * 32 + lane;
+    int first = alone ? 0 : warp * RUN;
+    size_t at = (size_t)row * a.heads + head, element = at * a.dim + x;
+    const int4* sums = a.tile_sums + at * a.places + first + 2 * lane;
+    const float* out = a.tile_out + ((at * parts + part) * a.places + first) * 32 + lane;
+    const float* gate = a.gate + element;
+    bool there = row < rows && part < parts;
+    if (there && first + 2 * lane < tiles) will_read(sums);
+    if (there && first < tiles) will_read(out);
+    if (there && gated && x < a.dim) will_read(gate);
     previous_kernel_done();
-    auto get = [&](int piece) {
-        if (piece < pieces) fetch_piece(a, mem, at, part, parts, piece, tiles, lane);
-        copy_commit();
-    };
-    if (warp == 3)
-        for (int i = 0; i < PIECES - 2; i++) get(i);
-    float acc = 0.0f, den = 0.0f;
-    Powers powers = {NEVER, NEVER, -NEVER};
-    for (int i = 0; i <= pieces; i++) {  // walk over piece i - 1, scan i, fetch i + PIECES - 2
-        if (warp == 3) copy_wait<PIECES - 3>();
-        __syncthreads();
-        int count = min(PIECE, tiles - (i - 1) * PIECE);
-        if (warp == 0 && i > 0)
-            acc = mem.plain[(i - 1) & 1] ? walk_plain(mem, acc, i - 1, count, lane)
-                                         : walk_careful(mem, acc, i - 1, count, lane);
-        if (warp == 1 && i > 0) den = walk_den(mem.scales[(i - 1) & 1], den, count);
-        if (warp == 2 && i < pieces) scan_piece(mem, powers, i, tiles, lane);
-        if (warp == 3) get(i + PIECES - 2);
+    if (!there) return;
+    Stretch run;
+    Scales& own = mem.scales[warp];
+    Powers all = {NEVER, NEVER, -NEVER};
+    float open = 1.0f, acc = 0.0f, den = 0.0f;
+    if (gated && x < a.dim) open = *gate;
+#pragma unroll 1
+    for (int round = 0;; round++, first += RUN * RUNS, sums += RUN * RUNS, out += RUN * RUNS * 32) {
+        run.count = min(RUN, tiles - first);
+        load_run(run, sums, out, lane);
+        if (round == 0 && gated) open = sigmoid1(open);
+        Powers before = all, top = scan_run(run, lane);
+        if (alone) {
+            all = top;
+        } else {
+            Powers(&tops)[RUNS] = mem.tops[round & 1];
+            if (lane == 0) tops[warp] = top;
+            __syncthreads();  // the last warp has also walked
+            for (int i = 0; i < RUNS; i++) {
+                if (i == warp) before = all;
+                all = join(all, tops[i]);
+            }
+        }
+        if (run.count > 0) {
+            scale_run(own, run, before, lane);
+            if (!alone && warp > 0) named_sync(warp, 64);  // the one before has walked
+            if (first > 0) acc = mem.acc[lane], den = mem.den;
+            walk(own, run, join(before, top), acc, den);
+            if (first + RUN >= tiles) {
+                if (x < a.dim) finish(a, acc, den, all.x - all.r + 8, open, element, row);
+            } else {
+                mem.acc[lane] = acc;
+                if (lane == 0) mem.den = den;
+                if (warp < RUNS - 1) named_arrive(warp + 1, 64);
+            }
+        }
+        if (alone || (round + 1) * RUN * RUNS >= tiles) return;
     }
-    if (warp == 1 && lane == 0) mem.den = den;
-    __syncthreads();
-    int x = part * 32 + lane;
-    if (warp == 0 && x < a.dim) finish(a, acc, mem.den, mem.lift, at * a.dim + x, row);
 }
 }  // namespace attention
 

@@ -116,6 +116,9 @@ INLINE void prefetch(const void* from, u32 bytes) {
 #endif
 }
 
+// What will be read there once the kernel before has ended: the address is worked out and looked up before.
+INLINE void will_read(const void* p) { ASM("prefetch.global.L2 [%0];" ::"l"(p) : "memory"); }
+
 #ifdef HAS_BULK
 INLINE void barrier_fence() {
     ASM("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
