@@ -50,13 +50,6 @@ INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 INLINE void copy16(void* to, const void* from, int bytes = 16) {
     ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
-// The same of what is read once: it goes first when the L2 cache needs room.
-INLINE u64 read_once() {
-    u64 policy;
-    ASM("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-INLINE void copy16_once(void* to, const void* from, int bytes, u64 policy) { copy16(to, from, bytes); }
 INLINE void copy_commit() { ASM("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 INLINE void copy_wait() {  // until at most N groups of this thread are under way
