@@ -84,6 +84,15 @@ def play(shim, mode, seed=0, zero=0, kernel="wrong"):
     return x, y
 
 
+@pytest.mark.parametrize("grid", [0, (3, 0), (1, 1, 0), (1, 65536), (1, 1, 65536)], ids=str)
+def test_a_grid_that_no_card_takes_is_refused(wrong, grid):
+    x, y = device(np.arange(64, dtype=np.float32)), poisoned((64,), np.float32)
+    argument = pointers(x, y) + struct.pack("ii", 0, 0)
+    with pytest.raises(ShimFailure, match=r"no blocks|65,535 blocks|CUDA_ERROR_INVALID_VALUE"):
+        wrong.launch("wrong", grid, 64, argument, shared=64)
+    assert (y.view(np.uint8) == 0xFF).all()
+
+
 def test_right_use_passes(wrong, seed):
     x, y = play(wrong, 0, seed)
     assert np.array_equal(y, x[::-1])
