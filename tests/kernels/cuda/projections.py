@@ -9,7 +9,7 @@ import numpy as np
 from muser.formats import BlockType
 
 from ..bench import FLOATS
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 READY, PLAIN, NORM, RESIDUAL = range(4)
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
@@ -81,10 +81,6 @@ class Matvec(Structure):
         *fields(faults=c_void_p, count=c_void_p, scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
     )
-
-
-def address(array):
-    return None if array is None else array.ctypes.data
 
 
 def up(n, multiple):

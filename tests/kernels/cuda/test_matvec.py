@@ -13,7 +13,7 @@ from muser.graph.arithmetic import z
 from ..bench import TYPES, random_blocks, random_rows
 from . import projections as p
 from .layouts import placed
-from .shim import device
+from .shim import address, device
 
 ARCHITECTURES = ("sm_80", "sm_90")
 TEXTS = ("blocks.cuh", "place.cuh", "quantise.cuh", "matvec.cu")
@@ -158,7 +158,7 @@ def test_looks_ahead_within_the_bounds(shim):
     source = p.source_of(device(x[:1]))
     for grid, each in ((1, 1 << 30), (3, 1 << 30), (5, 4096), (200, 4096)):
         sizes = (weight.codes.nbytes, 1024, 128, 0)
-        ahead = tuple(p.Ahead(p.address(weight.codes), size, each) for size in sizes)
+        ahead = tuple(p.Ahead(address(weight.codes), size, each) for size in sizes)
         plan = p.Plan(grid=grid, warps=3)
         outs, _ = p.project(shim, [weight], source, plan, ahead=(p.Ahead * 4)(*ahead))
         assert same(outs[0], y[:1])
@@ -170,11 +170,12 @@ FAMILIES = tuple(WIDE)
 
 
 def vectors(family, rows):
+    """Two arrays of rows and two weights of norms, on the card."""
     rng = np.random.default_rng(11)
     width = WIDE[family]
     x, other = (random_rows(rng, rows, width) for _ in range(2))
     weights = [z(rng.standard_normal(width).astype(np.float32)) for _ in range(2)]
-    return x, other, *weights
+    return [device(one) for one in (x, other, *weights)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -186,8 +187,8 @@ def test_norm_before(shim, family, rows, seed):
     x, _, w, _ = vectors(family, rows)
     plan = p.Plan(rows=rows, count=rows, warps=8, seed=seed)
     inputs = [
-        (p.source_of(device(x), p.NORM, weight=w, eps=1e-5), oracle.rms_norm(x, w, 1e-5)),
-        (p.source_of(device(x), p.NORM, eps=1e-6), oracle.rms_norm(x, None, 1e-6)),
+        (p.source_of(x, p.NORM, weight=w, eps=1e-5), oracle.rms_norm(x, w, 1e-5)),
+        (p.source_of(x, p.NORM, eps=1e-6), oracle.rms_norm(x, None, 1e-6)),
     ]
     for source, row in inputs:
         outs, word = p.project(shim, [weight], source, plan)
@@ -207,7 +208,7 @@ def test_residual_before(shim, family, normed, seed):
     summed = p.poisoned((4, width), np.float32)
     more = {"branch_norm": 1, "branch_weight": w, "branch_eps": 1e-8} if normed else {}
     source = p.source_of(
-        device(x), p.RESIDUAL, other=stream, weight=w2, eps=1e-5, sum=summed, take=take, **more
+        x, p.RESIDUAL, other=stream, weight=w2, eps=1e-5, sum=summed, take=take, **more
     )
     branch = oracle.rms_norm(x, w, 1e-8) if normed else x
     total = oracle.add(branch, stream)[take]
