@@ -16,11 +16,11 @@ from time import perf_counter
 
 import numpy as np
 
+from muser.bench.breakdown import block
 from muser.bench.identity import first_card
 from muser.bench.launches import ROOF_PLAYS, roof_bytes, timed_step
 from muser.bench.pace import batch_times, decode_times, prefill_times
 from muser.bench.steps import roof_of
-from muser.cli.bench_kernels import block
 from muser.devices import Limits, open_device
 from muser.devices.feeding import logits_of, side_by_side, stretch
 from muser.formats import GgufFile

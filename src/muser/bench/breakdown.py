@@ -1,6 +1,6 @@
-"""A measured step, summed up by pipeline: what the table and the picture of `kernels` show."""
+"""A measured step, summed up by pipeline: what the tables and the picture of `kernels` show."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ CARD_WAITS = {
 }
 """The parts of a step's wall time that are no kernels; what was hidden is negative."""
 BETWEEN = "all between the kernels"
+LEAST_WIDE = 44  # letters of the first column of `block`
+LEAST_SHOWN = 1 << 16  # bytes from which on a rate is worth a column
 
 
 def is_of_card(step: Mapping[str, Any]) -> bool:
@@ -95,3 +97,27 @@ def card_of(side: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def without(step: Mapping[str, Any]) -> str:
     """What `ordinary_ns` is the time of."""
     return "by the host's clock" if is_of_card(step) else "without stamps"
+
+
+def block(run: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each pipeline of a step and for each wait, and the sum."""
+    wall, roof, lines = step["wall_ns"], run["roof"]["gigabytes_per_second"], by_label(step)
+    title = f"{name(step)}, {place(run)}"
+    wide = max(LEAST_WIDE, *(len(text) for text in (title, *(line.label for line in lines))))
+    head = f"{'entries':>7} {'µs':>10} {'share':>6} {'MB':>8} {'GB/s':>7} {'of roof':>7}"
+    yield f"{title:{wide}} {head} {'GOP/s':>7}"
+    for line in lines:
+        rate, rest = "", ""
+        if line.bytes >= LEAST_SHOWN:
+            speed = line.gigabytes_per_second
+            rate = f" {line.bytes / 1e6:8.2f} {speed:7.1f} {speed / roof:7.0%}"
+        if line.operations:
+            rest = f" {line.gigaops_per_second:7.0f}"
+        times = f"{line.entries:7} {line.ns / 1e3:10.1f} {line.ns / wall:6.1%}"
+        yield f"{line.label:{wide}} {times}{rate:25}{rest}".rstrip()
+    for what, ns in {**waits(step), BETWEEN: gaps(step)}.items():
+        yield f"{what:{wide}} {'':7} {ns / 1e3:10.1f} {ns / wall:6.1%}"
+    yield (
+        f"{'all of it, on the wall':{wide}} {'':7} {wall / 1e3:10.1f} {1:6.0%}"
+        f"   {without(step)} {step['ordinary_ns'] / 1e3:.1f}"
+    )

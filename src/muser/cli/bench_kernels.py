@@ -20,8 +20,6 @@ from muser.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
 MOST_SLOTS = 64  # rows of logits that a card makes at once
-LEAST_WIDE = 44  # letters of the first column
-LEAST_SHOWN = 1 << 16  # bytes from which on a rate is worth a column
 
 
 def kernels(
@@ -85,7 +83,7 @@ def _timed_on(device: str, slots: int) -> None:
 
 def table(record: Mapping[str, Any]) -> Iterator[str]:
     """A block of lines for each step and count of threads."""
-    from muser.bench.breakdown import place
+    from muser.bench.breakdown import block, place
 
     for run in record["runs"]:
         roof = run["roof"]
@@ -97,29 +95,3 @@ def table(record: Mapping[str, Any]) -> Iterator[str]:
             yield ""
             yield from block(run, step)
         yield ""
-
-
-def block(run: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each pipeline of a step and for each wait, and the sum."""
-    from muser.bench.breakdown import BETWEEN, by_label, gaps, name, place, waits, without
-
-    wall, roof, lines = step["wall_ns"], run["roof"]["gigabytes_per_second"], by_label(step)
-    title = f"{name(step)}, {place(run)}"
-    wide = max(LEAST_WIDE, *(len(text) for text in (title, *(line.label for line in lines))))
-    head = f"{'entries':>7} {'µs':>10} {'share':>6} {'MB':>8} {'GB/s':>7} {'of roof':>7}"
-    yield f"{title:{wide}} {head} {'GOP/s':>7}"
-    for line in lines:
-        rate, rest = "", ""
-        if line.bytes >= LEAST_SHOWN:
-            speed = line.gigabytes_per_second
-            rate = f" {line.bytes / 1e6:8.2f} {speed:7.1f} {speed / roof:7.0%}"
-        if line.operations:
-            rest = f" {line.gigaops_per_second:7.0f}"
-        times = f"{line.entries:7} {line.ns / 1e3:10.1f} {line.ns / wall:6.1%}"
-        yield f"{line.label:{wide}} {times}{rate:25}{rest}".rstrip()
-    for what, ns in {**waits(step), BETWEEN: gaps(step)}.items():
-        yield f"{what:{wide}} {'':7} {ns / 1e3:10.1f} {ns / wall:6.1%}"
-    yield (
-        f"{'all of it, on the wall':{wide}} {'':7} {wall / 1e3:10.1f} {1:6.0%}"
-        f"   {without(step)} {step['ordinary_ns'] / 1e3:.1f}"
-    )

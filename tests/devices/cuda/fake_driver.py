@@ -13,9 +13,8 @@ import threading
 from enum import IntEnum
 from types import SimpleNamespace
 
-import numpy as np
-
 from tests.devices.cuda.shim_card import LOCK, ShimLoaded
+from tests.kernels.cuda.shim import room
 
 
 class Status(IntEnum):
@@ -241,9 +240,10 @@ class FakeDriver:
         return handle
 
     def _memory(self, size):
-        room = np.full(size + 512, 0xA5, np.uint8)
-        address = Numbered(room.ctypes.data + -room.ctypes.data % 256)
-        self.held[address] = room
+        made = room(size)
+        made[:] = 0xA5
+        address = Numbered(made.ctypes.data)
+        self.held[address] = made
         return address
 
     def _queue(self, stream, work, ns):

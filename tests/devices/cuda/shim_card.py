@@ -9,7 +9,7 @@ from muser.devices.cuda.card import Facts
 from muser.kernels import CudaLibrary
 from muser.kernels.cuda_registry import UNITS, units_of
 from muser.kernels.source import read_source
-from tests.kernels.cuda.shim import Shim
+from tests.kernels.cuda.shim import Shim, room
 
 SHARED = {"sm_80": 166_912, "sm_90": 232_448, "sm_90a": 232_448}
 CAPABILITY = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0)}
@@ -71,10 +71,9 @@ class ShimCard:
         return self.facts.memory - self.taken
 
     def allocate(self, size):
-        room = np.zeros(size + 512, np.uint8)
-        self.held.append(room)
+        self.held.append(room(size))
         self.taken += size
-        return room.ctypes.data + -room.ctypes.data % 256
+        return self.held[-1].ctypes.data
 
     def pinned(self, size):
         return np.zeros(size, np.uint8)

@@ -7,7 +7,7 @@ import numpy as np
 from muser.formats import BlockType
 
 from ..bench import FLOATS
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 NO_FAULT = 2**64 - 1
 TILES = {256: ("k", 37376, 256), 32: ("32", 40960, 256), 1: ("grid", 33280, 128)}
@@ -67,7 +67,7 @@ class Chunk:
         self.x, self.count = device(x), device(np.array([self.n], np.int32))
         self.tiles = poisoned((self.room * self.groups * size,), np.uint8)
         self.faults = device(np.array([NO_FAULT], np.uint64))
-        addresses = [a.ctypes.data for a in (self.x, self.tiles, self.count)]
+        addresses = [address(a) for a in (self.x, self.tiles, self.count)]
         rows = TileRows(*addresses, width, self.groups)
         shim.launch(
             f"quantise_tiles_{name}", (self.groups, self.room * 16), 256, bytes(rows), seed=seed
@@ -88,9 +88,9 @@ class Chunk:
     def gemm(self, weights, outputs, outs):
         argument = ChunkGemm(parts=len(outs), groups=self.groups)
         for i, (tiles, count, out) in enumerate(zip(weights, outputs, outs, strict=True)):
-            argument.part[i] = ChunkPart(tiles.ctypes.data, out.ctypes.data, i + 7, count, 0)
-        argument.tiles, argument.count = self.tiles.ctypes.data, self.count.ctypes.data
-        argument.faults = self.faults.ctypes.data
+            argument.part[i] = ChunkPart(address(tiles), address(out), i + 7, count, 0)
+        argument.tiles, argument.count = address(self.tiles), address(self.count)
+        argument.faults = address(self.faults)
         return argument
 
     def fault(self):
@@ -135,7 +135,7 @@ def wide(chunk, kinds, weights, outputs, processors, gated=0):
     argument.tiles, argument.count, argument.faults = plain.tiles, plain.count, plain.faults
     carry = poisoned((processors, 64, 256), np.float32)
     flags = device(np.zeros(processors, np.uint32))
-    argument.carry, argument.flags = carry.ctypes.data, flags.ctypes.data
+    argument.carry, argument.flags = address(carry), address(flags)
     shared = argument.stages * argument.stage_bytes + 1024
     name = "gemm_gated" if gated else "gemm_wide"
     chunk.shim.launch(name, processors, 384, bytes(argument), shared=shared, seed=chunk.seed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 ENTRY = 7
 NO_FAULT = (1 << 64) - 1
@@ -19,7 +19,7 @@ def structure(**fields):
     for name, value in fields.items():
         if value is None or isinstance(value, np.ndarray):
             types.append((name, ctypes.c_uint64))
-            values.append(0 if value is None else value.ctypes.data)
+            values.append(address(value))
         elif isinstance(value, ctypes.Structure):
             types.append((name, type(value)))
             values.append(value)
@@ -30,6 +30,11 @@ def structure(**fields):
     made = type("Arguments", (ctypes.Structure,), {"_fields_": types})(*values)
     made.kept = fields
     return made
+
+
+def constant(array):
+    """What a launch reads and nobody writes, as a copy on the card; None stays None."""
+    return None if array is None else device(array)
 
 
 @dataclass
@@ -54,7 +59,7 @@ class Play:
         return structure(**arrays)
 
     def faults(self):
-        return _Faults(self.word.ctypes.data, ENTRY)
+        return _Faults(address(self.word), ENTRY)
 
     def source(self, rows):
         """A copy of f32 `[count, width]` with poison rows up to the bucket."""

@@ -8,7 +8,7 @@ from muser.graph import oracle
 from muser.graph.arithmetic import attention_constant
 from muser.kv.geometry import Geometry
 
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 POINTER, INT, U64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64
 
@@ -41,6 +41,10 @@ TEXTS = (
     "attention_prefill.cuh",
     "attention_wide.cuh",
 )
+
+
+def addresses(**arrays):
+    return {name: address(array) for name, array in arrays.items()}
 
 
 def bytes_of(shim, kernel):
@@ -79,26 +83,23 @@ class Layer:
     def step(self, positions, slots):
         parts = (len(positions), positions, positions, slots, positions)
         arrays = [device(np.atleast_1d(np.asarray(part, np.int32))) for part in parts]
-        return arrays, dict(zip(STEP, (a.ctypes.data for a in arrays), strict=True))
-
-    def address(self, **arrays):
-        return {name: array.ctypes.data for name, array in arrays.items()}
+        return arrays, dict(zip(STEP, map(address, arrays), strict=True))
 
     def cache(self):
-        return self.address(k_cache=self.k, v_cache=self.v, v_steps=self.v_steps)
+        return addresses(k_cache=self.k, v_cache=self.v, v_steps=self.v_steps)
 
     def sizes(self):
         return {"kv_heads": self.kv_heads, "dim": self.dim, "capacity": self.capacity}
 
     def faults(self):
-        return {"word": self.fault.ctypes.data, "entry": 5}
+        return {"word": address(self.fault), "entry": 5}
 
     def append(self, k, v, positions, slots, spare=0):
         """Store rows f32 `[rows, kv heads * dim]`; `spare` more blocks than rows."""
         kept, step = self.step(positions, slots)
         k, v = device(k), device(v)
         argument = Append(
-            **self.address(k=k, v=v), **self.cache(), **step, **self.faults(), **self.sizes()
+            **addresses(k=k, v=v), **self.cache(), **step, **self.faults(), **self.sizes()
         )
         grid = (len(k) + spare, self.kv_heads)
         self.shim.launch("kv_append", grid, 64, argument, seed=self.seed)
@@ -109,7 +110,7 @@ class Layer:
 
     def copy(self, kernel, k, v, slot, first):
         argument = Copy(
-            **self.address(k=k, v=v), **self.cache(), **self.faults(), **self.sizes(),
+            **addresses(k=k, v=v), **self.cache(), **self.faults(), **self.sizes(),
             slot=slot, first=first, count=len(k),
         )  # fmt: skip
         self.shim.launch(kernel, (len(k), self.kv_heads), 64, argument, seed=self.seed)
@@ -128,8 +129,8 @@ class Layer:
         tile_sums = poisoned((rows, self.heads, self.places(), 4), np.int32)
         arrays = {"q": q, "out": out, "k": self.k, "v": self.v, "v_steps": self.v_steps}
         argument = Attend(
-            **self.address(**arrays, tile_out=tile_out, tile_sums=tile_sums),
-            gate=None if gate is None else gate.ctypes.data,
+            **addresses(**arrays, tile_out=tile_out, tile_sums=tile_sums),
+            gate=address(gate),
             **step, **self.faults(), factor=attention_constant(self.dim**-0.5), heads=self.heads,
             **self.sizes(), q_bits=20 - int(self.dim - 1).bit_length(),
             window=self.window or 0, places=self.places(),

@@ -5,17 +5,20 @@ one host arena; a launch copies what its arguments point to onto the card, at th
 arena there, and back. Only what was compiled for this card's architecture runs; the rest skips.
 """
 
-import bisect
 import ctypes
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from muser.devices.cuda.card import Shape
 from muser.devices.cuda.driver import open_card
-from muser.errors import MuserError
+from muser.errors import DeviceError, DeviceLost, MuserError
 from muser.kernels.nvrtc import Nvrtc
 from muser.kernels.source import Source, read_source
+
+from .shim import HANDED, LOST, RAN, ShimFailure, refuse_astray
 
 HERE = Path(__file__).parent
 ARENA, GAP = 4 << 30, 1024
@@ -24,38 +27,52 @@ ARENA, GAP = 4 << 30, 1024
 class Arena:
     """Host memory and its image on the card; arrays are handed out one by one, for good."""
 
-    def __init__(self):
-        self.card = open_card()
-        self.host = np.zeros(ARENA, np.uint8)
-        self.image = self.card.allocate(ARENA)
-        self.starts, self.sizes, self.used = [], [], 0
+    def __init__(self, card, size=ARENA):
+        self.card, self.used = card, 0
+        self.host, self.image = np.zeros(size, np.uint8), card.allocate(size)
 
     def take(self, size, alignment):
         base = self.host.ctypes.data
         at = -(-(base + self.used) // alignment) * alignment - base
-        if at + size > ARENA:
+        if at + size > self.host.nbytes:
             raise AssertionError("the tests' arrays fill the arena")
         self.used = at + size + GAP
-        self.starts.append(base + at)
-        self.sizes.append(size)
+        HANDED.add(base + at, size)
         return self.host[at : at + size]
 
-    def moved(self, address):
+    def move(self, argument):
+        """Turns an argument's addresses into those of the card; the pieces that they lie in."""
+        words = np.frombuffer(argument, np.uint64, len(argument) // 8)
+        touched = set()
+        for at, word in enumerate(words.tolist()):
+            start = HANDED.holding(word)
+            if start is not None:
+                touched.add(start)
+                words[at] = self._moved(word)
+        return touched
+
+    def upload(self, start):
+        self.card.upload(self._moved(start), self._bytes_of(start))
+
+    def download(self, start):
+        self.card.download(self._bytes_of(start), self._moved(start))
+
+    def _moved(self, address):
         return address - self.host.ctypes.data + self.image
 
-    def holding(self, address):
-        """The array in which, or at whose end, an address lies; None for no address of ours."""
-        i = bisect.bisect_right(self.starts, address) - 1
-        return i if i >= 0 and address <= self.starts[i] + self.sizes[i] else None
+    def _bytes_of(self, start):
+        first = start - self.host.ctypes.data
+        return self.host[first : first + HANDED.sizes[start]]
 
 
-ARENAS = []
-
-
+@functools.cache
 def arena():
-    if not ARENAS:
-        ARENAS.append(Arena())
-    return ARENAS[0]
+    """This process's. Without a card that can be used the run ends, as it does with a lost one."""
+    try:
+        return Arena(open_card())
+    except DeviceError as error:
+        LOST.append(str(error))
+        raise
 
 
 def device(array, alignment=256):
@@ -78,73 +95,46 @@ def runs(architecture):
     return architecture in (f"sm_{number}", f"sm_{number}a")
 
 
+def source_of(texts):
+    """`unit.cu`, which includes some texts behind `muser.cuh`, and all that it can include."""
+    mine = {f"texts/{path.name}": path.read_bytes() for path in (HERE / "texts").glob("*.cuh")}
+    unit = "".join(f'#include "{name}"\n' for name in ("muser.cuh", *texts)).encode()
+    return Source({**read_source("cuda").texts, **mine, "unit.cu": unit})
+
+
 class Live:
     """See `shim.Shim`."""
 
     def __init__(self, texts, architecture):
-        card = arena().card
         if not runs(architecture):
             pytest.skip(f"this card does not run {architecture}")
-        mine = {path.name: path.read_bytes() for path in (HERE / "texts").glob("*.cuh")}
-        unit = "".join(f'#include "{name}"\n' for name in ("muser.cuh", *texts)).encode()
-        source = Source({**read_source("cuda").texts, **mine, "unit.cu": unit})
-        image = Nvrtc().compiled(source, "unit.cu", architecture).image
+        image = Nvrtc().compiled(source_of(texts), "unit.cu", architecture).image
         self.architecture, self.inexact_sums = architecture, 0
-        self._library = card.library(image)
-        self.kernels = _Names(self._library)
+        self._library = arena().card.library(image)
 
     def size(self, name):
         """A `SIZE` of the texts."""
         return self._library.size(name)
 
     def launch(self, kernel, grid, block, argument, shared=0, seed=0):
-        """Run one kernel to its end."""
-        from .shim import RAN, ShimFailure
-
-        place, card = arena(), arena().card
-        words = bytearray(argument)
-        touched = set()
-        for at in range(0, len(words) - 7, 8):
-            (value,) = np.frombuffer(words, np.uint64, 1, at)
-            found = place.holding(int(value))
-            if found is not None:
-                touched.add(found)
-                words[at : at + 8] = np.uint64(place.moved(int(value))).tobytes()
-        for i in touched:
-            self._copy(card.upload, place, i, up=True)
-        held = (ctypes.c_uint8 * len(words)).from_buffer(words)
+        """Run one kernel to its end. Raises `ShimFailure` with what the driver says of it."""
+        place, argument = arena(), bytearray(argument)
+        refuse_astray(kernel, argument)
+        touched = place.move(argument)
+        sizes = (grid,) if isinstance(grid, int) else tuple(grid)
+        threads = block if isinstance(block, int) else block[0]
+        shape = Shape((*sizes, 1, 1)[:3], threads, shared)
         try:
-            from muser.devices.cuda.card import Shape
-
-            sizes = (grid,) if isinstance(grid, int) else tuple(grid)
-            threads = block if isinstance(block, int) else block[0]
-            three = (*sizes, 1, 1)[:3]
-            function = self._library.kernel(kernel, shared)
-            card.launch(function, Shape(three, threads, shared), held)
-            card.wait()
+            for start in touched:
+                place.upload(start)
+            held = (ctypes.c_uint8 * len(argument)).from_buffer(argument)
+            place.card.launch(self._library.kernel(kernel, shared), shape, held)
+            for start in touched:
+                place.download(start)
+            place.card.wait()
         except MuserError as error:
-            raise ShimFailure(f"{kernel}: {error}") from error
-        for i in touched:
-            self._copy(card.download, place, i, up=False)
-        card.wait()
+            said = f"{kernel}: {error}"
+            if isinstance(error, DeviceLost):
+                LOST.append(said)
+            raise ShimFailure(said) from error
         RAN.add((self.architecture, kernel))
-
-    def _copy(self, copy, place, i, up):
-        first = place.starts[i] - place.host.ctypes.data
-        host = place.host[first : first + place.sizes[i]]
-        where = place.moved(place.starts[i])
-        copy(where, host) if up else copy(host, where)
-
-
-class _Names:
-    """The kernels of a library, asked for by name."""
-
-    def __init__(self, library):
-        self._library = library
-
-    def __contains__(self, name):
-        try:
-            self._library.kernel(name, 0)
-        except MuserError:
-            return False
-        return True

@@ -9,7 +9,7 @@ import numpy as np
 from muser.formats import BlockType
 
 from ..bench import FLOATS
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 READY, PLAIN, NORM, RESIDUAL = range(4)
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
@@ -89,10 +89,6 @@ class Matvec(Structure):
     )
 
 
-def address(array):
-    return None if array is None else array.ctypes.data
-
-
 def up(n, multiple):
     return -(-n // multiple) * multiple
 
@@ -126,13 +122,16 @@ class Weight:
 
 
 def place(shim, kind, raw, width, pieces=2, padded=128, seed=0):
-    """Through staging, in `pieces`; the outputs are padded to a multiple of `padded`."""
+    """Through staging, in `pieces`, or as many as there are outputs.
+
+    The outputs are padded to a multiple of `padded`.
+    """
     outputs = len(raw)
     rows, grid = up(outputs, padded), kind in FLOATS
     units = -(-width // (128 if grid else 256))
     codes = poisoned((rows // 16, units, tile_bytes(kind)), np.uint8)
     word = device(np.full(1, 2**64 - 1, np.uint64))
-    bounds = [outputs * i // pieces for i in range(pieces)] + [outputs]
+    bounds = sorted({outputs * i // pieces for i in range(pieces + 1)})
     for first, last in pairwise(bounds):
         staging = device(raw[first:last])
         count = (rows if last == outputs else last) - first

@@ -788,6 +788,8 @@ extern "C" int shim_launch(const Entry* kernel, u8* const* bounds, const u32* gr
     if (number > 1) say_signal(number - 1);
     if (number) failed = 1;
     else if (shared > SHARED) failed = 1, message = "more than 232,448 bytes of shared memory";
+    else if (!grid[0] || !grid[1] || !grid[2]) failed = 1, message = "a grid of no blocks";
+    else if (grid[1] > 65535 || grid[2] > 65535) failed = 1, message = "more than 65,535 blocks in y or z";
     else if (shim::threads < 1 || shim::threads > MOST_THREADS) failed = 1, message = "not 1 to 1,024 threads";
     else run_grid();
     for (int i = 0; i < 5; i++) sigaction(SIGNALS[i], &old[i], nullptr);

@@ -15,12 +15,15 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import weakref
 from pathlib import Path
 
 import numpy as np
 
 import muser
 from muser.places import libraries
+
+from .memory import Pieces
 
 HERE = Path(__file__).parent
 TEXTS = Path(muser.__file__).parent / "kernels" / "cuda"
@@ -49,6 +52,12 @@ KERNEL = re.compile(r'extern "C" __attribute__\(\(visibility\("default"\), used\
 _libc = ctypes.CDLL(None, use_errno=True)
 RAN: set[tuple[str, str]] = set()
 """Architecture and kernel of every launch that came to its end in this process."""
+HANDED = Pieces()
+"""What kernels may read and write."""
+ON_CARD = bool(os.environ.get("MUSER_CARD"))
+"""Whether the texts run on a real card here."""
+LOST: list[str] = []
+"""Why the card answers nothing any more; empty while it does."""
 
 
 class ShimFailure(AssertionError):
@@ -78,21 +87,39 @@ def defines(architecture):
     return names + ([f"-D__CUDA_ARCH_FEAT_SM{number}_ALL"] if feature else [])
 
 
-def device(array, alignment=256):
-    """A copy that begins aligned like an allocation on a card and ends before a page of nobody's.
+def room(size, alignment=256):
+    """Bytes of zeros, aligned like an allocation on a card, that end before a page of nobody's.
 
-    Fewer than `alignment` bytes lie between its end and that page; they are zeros.
+    Fewer than `alignment` bytes lie between their end and that page; they are zeros too.
     """
-    array = np.ascontiguousarray(array)
-    pages = -(-max(array.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = np.frombuffer(mmap.mmap(-1, pages + 2 * mmap.PAGESIZE), np.uint8)
     for guard in (0, pages + mmap.PAGESIZE):
-        address = ctypes.c_void_p(memory.ctypes.data + guard)
-        assert _libc.mprotect(address, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    at = mmap.PAGESIZE + (pages - array.nbytes) // alignment * alignment
-    copy = memory[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        page = ctypes.c_void_p(memory.ctypes.data + guard)
+        assert _libc.mprotect(page, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    at = mmap.PAGESIZE + (pages - size) // alignment * alignment
+    found = memory[at : at + size]
+    HANDED.add(found.ctypes.data, size)
+    weakref.finalize(memory, HANDED.drop, found.ctypes.data).atexit = False
+    return found
+
+
+def device(array, alignment=256):
+    """A copy in a room of its own."""
+    array = np.ascontiguousarray(array)
+    copy = room(array.nbytes, alignment).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def address(array):
+    """Where an array lies, for an argument; 0 for None. A card reads none but those made here."""
+    if array is None:
+        return 0
+    where = array.ctypes.data
+    if HANDED.holding(where) is None:
+        raise ShimFailure("a launch may point only to what `device`, `poisoned` or `room` made")
+    return where
 
 
 def poisoned(shape, dtype):
@@ -136,9 +163,9 @@ class Shim:
         entry = self.kernels[kernel]
         if len(argument) != entry.size:
             raise ShimFailure(f"{kernel} takes {entry.size} bytes, not {len(argument)}")
+        refuse_astray(kernel, argument)
         said, pc, sums = ctypes.create_string_buffer(600), ctypes.c_void_p(), ctypes.c_uint64()
-        room = np.frombuffer(argument, np.uint8)
-        aligned = device(room)
+        aligned = device(np.frombuffer(argument, np.uint8))
         failed = self._runtime.shim_launch(
             ctypes.byref(entry),
             self._statics,
@@ -167,6 +194,13 @@ class Shim:
         command = ("addr2line", "-i", "-s", "-e", str(self.path), hex(pc - base))
         lines = subprocess.run(command, capture_output=True, text=True).stdout.split("\n")
         return " at " + " in ".join(line for line in lines if line)
+
+
+def refuse_astray(kernel, argument):
+    """Raises `ShimFailure` if an argument points to memory that is not the card's."""
+    if found := HANDED.astray(argument):
+        where = ", ".join(map(str, found))
+        raise ShimFailure(f"{kernel}: byte {where} of its argument points to no memory of the card")
 
 
 def _three(sizes):
@@ -271,6 +305,6 @@ def runs(architecture):
     return True
 
 
-if os.environ.get("MUSER_CARD"):  # the same tests on a real card
+if ON_CARD:  # the same names, and a card behind them
     from .live import Live as Shim  # noqa: F401
     from .live import device, poisoned, runs  # noqa: F401

@@ -14,7 +14,7 @@ from .layer import (
     Layer,
     bytes_of,
 )
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 ROUTES = ("decode", "prefill", "wide")
 SHAPES = (
@@ -284,7 +284,7 @@ def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
     layer = Layer(shim, heads, 1, dim, context=tiles * 128)
     kept, step = layer.step([tiles * 128 - 1], [0])
     argument = Attend(
-        tile_out=O.ctypes.data, tile_sums=sums.ctypes.data, out=out.ctypes.data, **step,
+        tile_out=address(O), tile_sums=address(sums), out=address(out), **step,
         **layer.faults(), heads=heads, **layer.sizes(), places=tiles,
     )  # fmt: skip
     size = bytes_of(shim, "decode_combine")

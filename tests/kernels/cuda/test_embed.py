@@ -9,6 +9,7 @@ from muser.graph import oracle
 from ..bench import TYPES, differing, float_rows, random_blocks, same_bits
 from .launching import Play, orders, structure
 from .layouts import placed
+from .shim import device
 
 VOCABULARY = 30
 
@@ -23,7 +24,7 @@ def embed(shim, kind, raw, width, play, block=256, seed=0):
     groups = -(-width // 256)
     out = play.target(width)
     argument = structure(
-        weight=np.ascontiguousarray(weight),
+        weight=device(weight),
         out=out,
         step=play.step(),
         faults=play.faults(),

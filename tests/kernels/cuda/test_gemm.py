@@ -12,7 +12,7 @@ from muser.graph.ops import Activation
 from ..bench import FLOATS, TYPES, differing, float_rows, random_blocks, random_rows, same_bits
 from .chunk import Chunk, WideGemm, wide
 from .layouts import placed as tiles_of
-from .shim import device
+from .shim import address, device
 
 ARCHITECTURES = ("sm_80", "sm_90")
 SIZES = {
@@ -190,7 +190,7 @@ def planned(shims):
 
     def plan(outputs, rows, groups, processors, gated):
         out = device(np.full((processors, MOST, 3), -1, np.int32))
-        argument = Pieces(out=out.ctypes.data, most=MOST, rows=rows)
+        argument = Pieces(out=address(out), most=MOST, rows=rows)
         argument.gemm.parts, argument.gemm.groups = len(outputs), groups
         argument.gemm.gated = gated
         for i, count in enumerate(outputs):

@@ -9,7 +9,7 @@ from muser.graph import Pairing, RopeSpec, oracle, rope_table
 from muser.graph.arithmetic import KV_GRID, grid_rows
 
 from ..bench import differing, random_rows, same_bits
-from .launching import Play, orders, structure
+from .launching import Play, constant, orders, structure
 from .shim import device
 
 F32 = np.float32
@@ -36,7 +36,7 @@ def test_head_norm(texts, rng, count_heads, dim, weighted):
         source = play.source(x)
         argument = structure(
             x=source,
-            weight=w,
+            weight=constant(w),
             out=source,
             step=play.step(),
             faults=play.faults(),
@@ -62,7 +62,7 @@ def test_rope(texts, rng, pairing, dim, rotated):
         source = play.source(x)
         argument = structure(
             x=source,
-            table=table,
+            table=device(table),
             out=source,
             step=play.step(),
             faults=play.faults(),
@@ -127,9 +127,9 @@ def launch(shim, case, play, rows, vectors, table, cache, seed=0):
         q=q,
         k=play.source(rows[1]),
         v=play.source(rows[2]),
-        q_weight=vectors[0],
-        k_weight=vectors[1],
-        table=table,
+        q_weight=constant(vectors[0]),
+        k_weight=constant(vectors[1]),
+        table=constant(table),
         q_out=q,
         k_cache=cache.k,
         v_cache=cache.v,

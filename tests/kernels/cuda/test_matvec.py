@@ -13,7 +13,7 @@ from muser.graph.arithmetic import z
 from ..bench import TYPES, random_blocks, random_rows
 from . import projections as p
 from .layouts import placed
-from .shim import device
+from .shim import address, device
 
 ARCHITECTURES = ("sm_80", "sm_90")
 TEXTS = ("blocks.cuh", "place.cuh", "quantise.cuh", "matvec.cu")
@@ -159,9 +159,7 @@ def test_looks_ahead_within_the_bounds(shim):
     for grid, warps, ahead in ((1, 1, 1 << 30), (1, 9, 1 << 30), (3, 2, 20_000), (7, 3, 3359)):
         plan = p.Plan(grid=grid, warps=warps, stages=1)
         each = weight.codes.nbytes // grid // 16 * 16
-        then = (p.Ahead * 2)(
-            (p.address(weight.codes), each, each), (p.address(weight.codes), 0, 16)
-        )
+        then = (p.Ahead * 2)((address(weight.codes), each, each), (address(weight.codes), 0, 16))
         outs, _ = p.project(shim, [weight], source, plan, ahead=ahead, next=then)
         assert same(outs[0], y[:1])
 
@@ -174,10 +172,11 @@ MADE = (*WIDE.items(), ("256", 1536), ("256", 8704), ("32", 1024), ("grid", 512)
 
 
 def vectors(width, rows):
+    """Two arrays of rows and two weights of norms, on the card."""
     rng = np.random.default_rng(11)
     x, other = (random_rows(rng, rows, width) for _ in range(2))
     weights = [z(rng.standard_normal(width).astype(np.float32)) for _ in range(2)]
-    return x, other, *weights
+    return [device(one) for one in (x, other, *weights)]
 
 
 @pytest.mark.parametrize(("family", "width"), MADE)
@@ -189,8 +188,8 @@ def test_norm_before(shim, family, width, rows, seed):
     x, _, w, _ = vectors(width, rows)
     plan = p.Plan(rows=rows, count=rows, warps=8, seed=seed)
     inputs = [
-        (p.source_of(device(x), p.NORM, weight=w, eps=1e-5), oracle.rms_norm(x, w, 1e-5)),
-        (p.source_of(device(x), p.NORM, eps=1e-6), oracle.rms_norm(x, None, 1e-6)),
+        (p.source_of(x, p.NORM, weight=w, eps=1e-5), oracle.rms_norm(x, w, 1e-5)),
+        (p.source_of(x, p.NORM, eps=1e-6), oracle.rms_norm(x, None, 1e-6)),
     ]
     for source, row in inputs:
         outs, word = p.project(shim, [weight], source, plan)
@@ -210,7 +209,7 @@ def test_residual_before(shim, family, width, normed, seed):
     summed = p.poisoned((4, width), np.float32)
     more = {"branch_norm": 1, "branch_weight": w, "branch_eps": 1e-8} if normed else {}
     source = p.source_of(
-        device(x), p.RESIDUAL, other=stream, weight=w2, eps=1e-5, sum=summed, take=take, **more
+        x, p.RESIDUAL, other=stream, weight=w2, eps=1e-5, sum=summed, take=take, **more
     )
     branch = oracle.rms_norm(x, w, 1e-8) if normed else x
     total = oracle.add(branch, stream)[take]
@@ -284,13 +283,13 @@ def test_the_first_fault_of_the_first_row_wins(shim, width):
     source = p.source_of(device(huge), p.RESIDUAL, **common)
     few = p.Plan(rows=4, count=1, warps=8)
     assert p.project(shim, [weight], source, few)[1] == NO_FAULT
-    much = np.full(width, 2.0**127, np.float32)  # times this, a finite row leaves the numbers
+    much = device(np.full(width, 2.0**127, np.float32))  # times this, a finite row leaves the numbers
     for kind, more, entry in (
         (p.RESIDUAL, {**common, **normed, "branch_weight": much}, 3),
         (p.RESIDUAL, {**common, "weight": much}, 5),
         (p.NORM, {"weight": much, "eps": 1e-5, "norm_entry": 5}, 5),
     ):
-        source = p.source_of(device(vectors(width, 4)[0]), kind, **more)
+        source = p.source_of(vectors(width, 4)[0], kind, **more)
         assert p.project(shim, [weight], source, plan)[1] == entry << 32
 
 

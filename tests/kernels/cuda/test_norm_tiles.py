@@ -8,7 +8,7 @@ from muser.graph import oracle
 
 from ..bench import differing, random_rows, same_bits
 from .chunk import TILES, Chunk
-from .launching import Play, structure
+from .launching import Play, constant, structure
 from .shim import poisoned
 
 ARCHITECTURES = ("sm_80", "sm_90")
@@ -37,9 +37,10 @@ class Normed(Chunk):
         self.tiles = poisoned((bands * self.groups * size,), np.uint8)
         self.play, self.rows = play, None if other is None else play.source(other)
         norm = structure(
-            x=play.source(x), other=self.rows, first_weight=first, weight=weight, sum=self.rows,
-            out=None, step=play.step(), faults=play.faults(), width=width, held=1,
-            inverse=F32(1 / width), first_eps=F32(eps[0]), eps=F32(eps[1]),
+            x=play.source(x), other=self.rows, first_weight=constant(first),
+            weight=constant(weight), sum=self.rows, out=None, step=play.step(),
+            faults=play.faults(), width=width, held=1, inverse=F32(1 / width),
+            first_eps=F32(eps[0]), eps=F32(eps[1]),
         )  # fmt: skip
         argument = structure(norm=norm, tiles=self.tiles, kind=self.kind, groups=self.groups)
         shared = 4 * width * each * (1 if other is None else 2)

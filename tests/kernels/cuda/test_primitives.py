@@ -7,7 +7,7 @@ from muser.devices.cuda.primitives import THREADS, UNUSED, Arguments
 from muser.devices.words import primitive_words
 from muser.kernels.cuda_registry import CHECKS
 
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 WORDS = {words.name: words for words in primitive_words() if words.name not in UNUSED}
 
@@ -22,9 +22,9 @@ def test_words(shims, name, seed):
     count = len(words.expected)
     sources = [device(source) for source in words.sources]
     out = poisoned(words.expected.shape, words.expected.dtype)
-    argument = Arguments(out=out.ctypes.data, count=count)
+    argument = Arguments(out=address(out), count=count)
     for i, source in enumerate(sources):
-        argument.sources[i] = source.ctypes.data
+        argument.sources[i] = address(source)
     shim = shims("sm_90a", "primitives.cuh")
     shim.launch(f"check_{name}", -(-count // THREADS), THREADS, argument, seed=seed)
     assert words.wrong(out) == 0

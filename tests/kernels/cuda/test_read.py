@@ -7,7 +7,7 @@ import pytest
 
 from muser.devices.cuda.roof import ReadThrough
 
-from .shim import device, poisoned
+from .shim import address, device, poisoned
 
 THREADS = 256
 
@@ -19,7 +19,7 @@ def read(shims):
 
 def launch(shim, data, blocks, count, seed=0):
     sums = poisoned((blocks * THREADS,), np.uint64)
-    argument = ReadThrough(data.ctypes.data, sums.ctypes.data, count)
+    argument = ReadThrough(address(data), address(sums), count)
     assert ctypes.sizeof(argument) == 24
     shim.launch("read_through", blocks, THREADS, argument, seed=seed)
     return sums

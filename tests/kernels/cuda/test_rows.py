@@ -7,7 +7,7 @@ from muser.graph import Activation, oracle
 
 from ..bench import differing, random_rows, same_bits
 from ..test_operators import gates
-from .launching import Play, orders, structure
+from .launching import Play, constant, orders, structure
 
 HUGE = np.float32(2.0**120)
 F32 = np.float32
@@ -39,8 +39,8 @@ def norm(shim, kernel, play, x, other=None, weight=None, first=None, way=(0, 1),
     argument = structure(
         x=source,
         other=sums,
-        first_weight=first,
-        weight=weight,
+        first_weight=constant(first),
+        weight=constant(weight),
         sum=sums,
         out=out,
         step=play.step(),

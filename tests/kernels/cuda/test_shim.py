@@ -1,11 +1,15 @@
 """The shim itself: fragments against NumPy, and every misuse that it promises to name."""
 
+import mmap
 import struct
 
 import numpy as np
 import pytest
 
-from .shim import Shim, ShimFailure, device, poisoned
+from .memory import LEAST
+from .shim import ON_CARD, Shim, ShimFailure, address, device, poisoned
+
+misuse = pytest.mark.skipif(ON_CARD, reason="what is wrong is told by the shim, not by a card")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,7 @@ def wrong():
 
 
 def pointers(*arrays):
-    return struct.pack(f"{len(arrays)}Q", *(array.ctypes.data for array in arrays))
+    return struct.pack(f"{len(arrays)}Q", *map(address, arrays))
 
 
 def test_half_products(units, rng, seed):
@@ -44,6 +48,7 @@ def test_byte_products(units, rng, kernel, kind):
     assert np.array_equal(out, a.astype(np.int32) @ b.astype(np.int32).T)
 
 
+@misuse
 def test_a_sum_that_no_f32_holds_is_counted(units):
     shim = Shim(("texts/units.cuh",), "sm_80")
     a, b = (device(np.full(shape, 2047, np.float16)) for shape in ((16, 16), (16, 8)))
@@ -84,11 +89,39 @@ def play(shim, mode, seed=0, zero=0, kernel="wrong"):
     return x, y
 
 
+@pytest.mark.parametrize("offset", [None, -4, 600], ids=["elsewhere", "before", "behind"])
+def test_memory_that_is_not_the_cards_is_refused(wrong, offset):
+    """A process can read its own, and the shim's kernels are of that process; a card cannot."""
+    mine, theirs = device(np.zeros(64, np.float32)), mmap.mmap(-1, 256)
+    base = np.frombuffer(theirs, np.float32) if offset is None else mine
+    if base.ctypes.data < LEAST:
+        pytest.skip("this system's addresses are not told from two int32")
+    argument = struct.pack("QQii", base.ctypes.data + (offset or 0), address(mine), 0, 0)
+    with pytest.raises(ShimFailure, match="byte 0 of its argument points to no memory of the card"):
+        wrong.launch("wrong", 1, 64, argument, shared=64)
+
+
+def test_an_array_that_is_not_the_cards_has_no_address():
+    assert address(None) == 0
+    with pytest.raises(ShimFailure, match="a launch may point only to what"):
+        address(np.zeros(64, np.float32))
+
+
+@pytest.mark.parametrize("grid", [0, (3, 0), (1, 1, 0), (1, 65536), (1, 1, 65536)], ids=str)
+def test_a_grid_that_no_card_takes_is_refused(wrong, grid):
+    x, y = device(np.arange(64, dtype=np.float32)), poisoned((64,), np.float32)
+    argument = pointers(x, y) + struct.pack("ii", 0, 0)
+    with pytest.raises(ShimFailure, match=r"no blocks|65,535 blocks|CUDA_ERROR_INVALID_VALUE"):
+        wrong.launch("wrong", grid, 64, argument, shared=64)
+    assert (y.view(np.uint8) == 0xFF).all()
+
+
 def test_right_use_passes(wrong, seed):
     x, y = play(wrong, 0, seed)
     assert np.array_equal(y, x[::-1])
 
 
+@misuse
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
@@ -113,11 +146,13 @@ def test_wrong_use_is_named(wrong, mode, said):
         play(wrong, mode)
 
 
+@misuse
 def test_a_missing_barrier_shows(wrong, seed):
     x, y = play(wrong, 2, seed)
     assert not np.array_equal(y, x[::-1])
 
 
+@misuse
 def test_a_warp_that_runs_ahead_shows_what_a_second_barrier_is_for(wrong):
     """Fibers that go on in turn do not: only an even seed lets one warp overtake another."""
     right = [play(wrong, 0, seed, kernel="twice")[1] for seed in range(9)]
@@ -126,6 +161,7 @@ def test_a_warp_that_runs_ahead_shows_what_a_second_barrier_is_for(wrong):
     assert not all(np.array_equal(y, right[0]) for y in raced)
 
 
+@misuse
 def test_a_missing_wait_for_copies_shows(wrong):
     """Mode 13 stores 64 zeros by hand, copies over them, and reads without a wait."""
     _, y = play(wrong, 13)

@@ -47,7 +47,7 @@ INLINE int swizzled(int row, int piece) {
 
 // Elements 8 · first … of COUNT / PIECES cache rows of `dim` elements, zeros beyond dim.
 template <int PIECES, int COUNT, int THREADS>
-INLINE void fetch(u8* to, const u16* from, int first, int dim, u64 policy) {
+INLINE void fetch(u8* to, const u16* from, int first, int dim) {
     int thread = (int)unknown(threadIdx.x); if (dim % 8 == 0) {
         constexpr int STEP = THREADS / PIECES;  // rows that the block takes at a time
         int row = thread / PIECES, piece = thread % PIECES, x = (first + piece) * 8;
@@ -55,7 +55,7 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim, u64 policy) {
         const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll
         for (int i = 0; i < COUNT / THREADS; i++, source += STEP * dim)
-            copy16_once(to + swizzled<PIECES>(row + i * STEP, piece), source, bytes, policy);
+            copy16(to + swizzled<PIECES>(row + i * STEP, piece), source, bytes);
         return;
     }
     for (int at = thread; at < COUNT; at += THREADS) {  // rows that are not aligned

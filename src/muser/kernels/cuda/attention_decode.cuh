@@ -116,7 +116,7 @@ INLINE void feed(const Attend& a, Decode<HEAD>& mem, Feed& f) {
         int chunk = value ? f.part - D::CHUNKS : f.part;
         fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[f.slot],
                                                           (value ? a.v : a.k) + cache_row(a, f.at) * a.dim,
-                                                          chunk * (D::CHUNK / 8), a.dim, read_once());
+                                                          chunk * (D::CHUNK / 8), a.dim);
     }
     copy_commit();
     f.part++;

@@ -37,15 +37,14 @@ INLINE void feed(const Attend& a, Prefill<HEAD>& mem, PrefillFeed& f, int slot) 
     using P = Prefill<HEAD>;
     if (f.tile < f.last) {
         size_t row = (size_t)(f.plane + f.tile * TILE % a.capacity);
-        u64 policy = read_once();
         if (f.part == 0 && threadIdx.x < TILE / 16)
             copy16(mem.steps[f.tile % STEP_SLOTS] + threadIdx.x * 16, a.v_steps + row + threadIdx.x * 16);
         if (f.part < P::K_USES) {
             fetch<HEAD / 8, P::SLOT / 16, PREFILL_THREADS>(
-                mem.ring[slot], a.k + (row + f.part * P::KEYS) * a.dim, 0, a.dim, policy);
+                mem.ring[slot], a.k + (row + f.part * P::KEYS) * a.dim, 0, a.dim);
         } else {
             int x = (int)blockIdx.z * P::OUT + (f.part - P::K_USES) * 64;
-            fetch<8, P::SLOT / 16, PREFILL_THREADS>(mem.ring[slot], a.v + row * a.dim, x / 8, a.dim, policy);
+            fetch<8, P::SLOT / 16, PREFILL_THREADS>(mem.ring[slot], a.v + row * a.dim, x / 8, a.dim);
         }
     }
     copy_commit();

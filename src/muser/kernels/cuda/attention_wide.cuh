@@ -44,7 +44,7 @@ INLINE void feed_wide(const Attend& a, Wide<HEAD>& mem, const Share& share, int 
 #pragma unroll 1
             for (int box = 0; box < Wide<HEAD>::BOXES; box++)
                 fetch<8, WIDE_BOX / 16, 128>((value ? mem.v[s] : mem.k[s]) + box * WIDE_BOX,
-                                             (value ? a.v : a.k) + row * a.dim, box * 8, a.dim, 0);
+                                             (value ? a.v : a.k) + row * a.dim, box * 8, a.dim);
             copy_commit();
             if (last) {
                 copy_wait<1>();
