@@ -59,7 +59,12 @@ class Source(Structure):
 
 class Quantise(Structure):
     _fields_ = fields(
-        source=Source, codes=c_void_p, scales=c_void_p, count=c_void_p, faults=c_void_p
+        source=Source,
+        codes=c_void_p,
+        scales=c_void_p,
+        count=c_void_p,
+        faults=c_void_p,
+        made=c_void_p,
     )
 
 
@@ -75,15 +80,12 @@ class Split(Structure):
     _fields_ = fields(each=c_uint32, rest=c_uint32, by_blocks=c_uint32)
 
 
-class Ahead(Structure):
-    _fields_ = (("from_", c_void_p), *fields(each=c_uint32, bytes=c_uint32))
-
-
 class Matvec(Structure):
     _fields_ = (
-        *fields(parts=Part * 4, source=Source, next=Ahead * 2, out=c_void_p),
+        *fields(parts=Part * 4, source=Source, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
-        *fields(faults=c_void_p, count=c_void_p, split=Split, ahead=c_uint32),
+        *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split),
+        *fields(ahead=c_uint32, makers=c_uint32, by_spans=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
     )
@@ -158,8 +160,8 @@ def source_of(x, kind=PLAIN, **more):
     return source
 
 
-def quantised(shim, family, source, count, rows, seed=0, word=None):
-    """Codes, scales and the fault word of `rows` rows."""
+def quantised(shim, family, source, count, rows, seed=0, word=None, made=None):
+    """Codes, scales and the fault word of `rows` rows. `made` counts the thread blocks."""
     width = source.width
     if family == "grid":
         blocks = -(-width // 128)
@@ -173,14 +175,17 @@ def quantised(shim, family, source, count, rows, seed=0, word=None):
         scales = poisoned((rows, groups * (256 // int(family))), np.float32)
     n = device(np.array([count], np.int32))
     word = device(np.full(1, 2**64 - 1, np.uint64)) if word is None else word
-    argument = Quantise(source, address(codes), address(scales), address(n), address(word))
+    made = device(np.zeros(1, np.uint32)) if made is None else made
+    before = int(made[0])
+    values = (address(codes), address(scales), address(n), address(word), address(made))
+    argument = Quantise(source, *values)
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
-    made = source.kind != PLAIN
-    if made:
+    if source.kind != PLAIN:
         shared = 1024 * -(-width // 256)
         shim.launch(f"norm_{name}", rows, 256, argument, shared=shared, seed=seed)
     else:
         shim.launch(name, (rows, 2), 256, argument, seed=seed)
+    assert made[0] - before == rows * (1 if source.kind != PLAIN else 2)
     return codes, scales, word
 
 
@@ -196,6 +201,7 @@ class Plan:
     seed: int = 0
     slice: int = 0  # batch: units of the rows at a time
     tiles: int = 4  # of a pass
+    late: bool = False  # whether its thread blocks begin when the rows are there
 
 
 def most_outputs(weights, grid):
@@ -247,11 +253,17 @@ def project(shim, weights, source, plan, batch=False, **more):
     outs = [poisoned((plan.rows, w.outputs), np.float32) for w in weights]
     word = device(np.full(1, 2**64 - 1, np.uint64))
     n = device(np.array([plan.count], np.int32))
+    made, makers = device(np.zeros(1, np.uint32)), 1
     if source.kind != READY:
         family, width = weights[0].family, source.width
-        codes, scales, _ = quantised(shim, family, source, plan.count, plan.rows, plan.seed, word)
-        source = source_of(None, READY, codes=codes, scales=scales, width=width)
+        many = (plan.count, plan.rows, plan.seed, word, made)
+        codes, scales, _ = quantised(shim, family, source, *many)
+        source, makers = source_of(None, READY, codes=codes, scales=scales, width=width), made[0]
+    if not plan.late:
+        made[0] = 0
     a = Matvec(source=source, faults=address(word), count=address(n), stages=plan.stages, **more)
+    a.made, a.makers = address(made), int(makers)
+    a.by_spans = 2**16 // -(-weights[0].units // 2) + 1
     a.stage_bytes = batch_stage(weights) if batch else 2 * max(w.tile for w in weights)
     a.slice, a.pass_ = plan.slice, plan.tiles
     base = 0
@@ -275,4 +287,5 @@ def project(shim, weights, source, plan, batch=False, **more):
         shared = shared_bytes(weights, plan)
         name, block = f"matvec_{family}_{plan.rows}", 32 * plan.warps
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
+    assert made[0] == 0
     return outs, int(word[0])

@@ -13,7 +13,7 @@ from muser.graph.arithmetic import z
 from ..bench import TYPES, random_blocks, random_rows
 from . import projections as p
 from .layouts import placed
-from .shim import address, device
+from .shim import device
 
 ARCHITECTURES = ("sm_80", "sm_90")
 TEXTS = ("blocks.cuh", "place.cuh", "quantise.cuh", "matvec.cu")
@@ -55,9 +55,9 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     weight = p.place(shim, kind, raw, width, seed=seed)
     plans = (
         p.Plan(grid=1, warps=5, stages=4, seed=seed),
-        p.Plan(grid=5, warps=3, stages=1, tiles=1, seed=seed),
+        p.Plan(grid=5, warps=3, stages=1, tiles=1, seed=seed, late=True),
         p.Plan(grid=3, warps=4, stages=2, rows=4, count=2, tiles=2, seed=seed),
-        p.Plan(grid=2, warps=5, stages=3, rows=4, count=3, seed=seed),
+        p.Plan(grid=2, warps=5, stages=3, rows=4, count=3, seed=seed, late=True),
     )
     first = 0
     for plan in plans:
@@ -158,9 +158,7 @@ def test_looks_ahead_within_the_bounds(shim):
     source = p.source_of(device(x[:1]))
     for grid, warps, ahead in ((1, 1, 1 << 30), (1, 9, 1 << 30), (3, 2, 20_000), (7, 3, 3359)):
         plan = p.Plan(grid=grid, warps=warps, stages=1)
-        each = weight.codes.nbytes // grid // 16 * 16
-        then = (p.Ahead * 2)((address(weight.codes), each, each), (address(weight.codes), 0, 16))
-        outs, _ = p.project(shim, [weight], source, plan, ahead=ahead, next=then)
+        outs, _ = p.project(shim, [weight], source, plan, ahead=ahead)
         assert same(outs[0], y[:1])
 
 
@@ -283,7 +281,9 @@ def test_the_first_fault_of_the_first_row_wins(shim, width):
     source = p.source_of(device(huge), p.RESIDUAL, **common)
     few = p.Plan(rows=4, count=1, warps=8)
     assert p.project(shim, [weight], source, few)[1] == NO_FAULT
-    much = device(np.full(width, 2.0**127, np.float32))  # times this, a finite row leaves the numbers
+    much = device(
+        np.full(width, 2.0**127, np.float32)
+    )  # times this, a finite row leaves the numbers
     for kind, more, entry in (
         (p.RESIDUAL, {**common, **normed, "branch_weight": much}, 3),
         (p.RESIDUAL, {**common, "weight": much}, 5),

@@ -1,8 +1,8 @@
 """Rules of projections: few rows read weights once each, many go through matrix units."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
 from muser.devices.cuda.arena import F32
@@ -13,9 +13,8 @@ from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
 from muser.devices.cuda.structs import Matvec, Part, Quantise, Source, Split
-from muser.devices.cuda.tape import Launch
 from muser.errors import DeviceError
-from muser.formats import FLOATS, BlockType
+from muser.formats import BlockType
 from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kv import round_up
@@ -23,6 +22,8 @@ from muser.kv import round_up
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 CODES_BYTES = 272  # of 256 elements of a quantised row
 PIECE = 16  # bytes of the smallest copy
+SPAN = 2  # units of a chunk of `matvec.cuh`
+MADE_BYTES = 4
 AHEAD_BYTES = 12 << 20  # of a launch's own weights that it asks for behind what its rings hold
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
@@ -113,6 +114,7 @@ def _matvec(
     rows = int(low.bucket)
     ready = quantised(low, op, block, source)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
+    args.made, args.makers = _made(low), math.prod(low.launches[-1].shape.grid)
     base = 0
     for i, member in enumerate(members):
         layout = member.placed.layout
@@ -138,6 +140,7 @@ def _matvec(
         name = f"matvec_{FORMS[block]}_{rows}"
     args.stages, args.stage_bytes, args.pass_tiles = shape.stages, shape.stage_bytes, shape.tiles
     args.ahead = AHEAD_BYTES // shape.grid
+    args.by_spans = (1 << 16) // -(-members[0].placed.layout.groups // SPAN) + 1
     shared_out = members[0].placed.layout.outputs if after.gate is not None else base
     args.split = Split(*divmod(shared_out, shape.grid), _inverse(shape.grid))
     low.launch(
@@ -182,13 +185,23 @@ def code_rooms(width: int, block: int) -> Mapping[str, int]:
     else:
         units = -(-width // 256)
         row, scales = units * CODES_BYTES, units * 256 // block
-    return {f"codes {block}": MOST_FEW * row, f"scales {block}": F32 * MOST_FEW * scales}
+    codes = {f"codes {block}": MOST_FEW * row, f"scales {block}": F32 * MOST_FEW * scales}
+    return {**codes, "made": 2 * MADE_BYTES}
+
+
+def _made(low: Lowering) -> Address:
+    """Where thread blocks that made the latest rows are counted. Two words in turn: a projection
+    sets its own back while thread blocks of the next one begin.
+    """
+    (made,) = low.shared.rooms({"made": 2 * MADE_BYTES})
+    turn = sum(isinstance(launch.args, Quantise) for launch in low.launches) % 2
+    return made + turn * MADE_BYTES
 
 
 def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     """A launch that makes the quantised rows, and the source that says they are ready."""
     width = source.width
-    codes, scales = low.shared.rooms(code_rooms(width, block))
+    codes, scales, _ = low.shared.rooms(code_rooms(width, block))
     low.entry_of(f"{op.source} in blocks of {block}")
     args = Quantise(source, codes, scales, low.count_at, low.step.back)
     if source.kind == PLAIN:
@@ -197,6 +210,7 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     else:
         shared = max(ALONE, 1024 * -(-width // 256))
         low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), ROW_THREADS, args, shared=shared)
+    args.made = _made(low)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 
@@ -310,35 +324,3 @@ def _pitch(block: int, size: int) -> int:
     unit = 64 if block == GRID_BLOCK else 32
     count = -(-size // unit)
     return unit * (count + 1 - count % 2)
-
-
-def look_ahead(launches: Sequence[Launch]) -> None:
-    """A projection that the rings hold whole asks for what fills the next one's rings: memory has
-    nothing else to do until its row is there.
-    """
-    few = [(launch, launch.args) for launch in launches if isinstance(launch.args, Matvec)]
-    for (launch, args), (following, then) in pairwise(few):
-        if args.slice or then.slice or _bytes_of(args) > _rings_of(launch, args):
-            continue
-        (blocks, _, _), room = following.shape.grid, _rings_of(following, then)
-        sizes = [_part_bytes(then, part) for part in then.parts]
-        for ahead, part, size in zip(args.next, then.parts, sizes, strict=False):
-            each = size // blocks // PIECE * PIECE
-            share = room * size // sum(sizes) // blocks // PIECE * PIECE
-            ahead.source, ahead.each, ahead.bytes = part.weights, each, min(each, share)
-
-
-def _rings_of(launch: Launch, args: Matvec) -> int:
-    warps = launch.shape.grid[0] * launch.shape.block // 32
-    return warps * int(args.stages) * int(args.stage_bytes)
-
-
-def _bytes_of(args: Matvec) -> int:
-    return sum(_part_bytes(args, part) for part in args.parts)
-
-
-def _part_bytes(args: Matvec, part: Part) -> int:
-    kind = next(kind for kind, number in NUMBERS.items() if number == part.format)
-    unit = GRID_BLOCK if kind in FLOATS else 256
-    tiles = -(-int(part.outputs) // TILE_OUTPUTS) * -(-int(args.source.width) // unit)
-    return tiles * tile_bytes(kind)

@@ -122,6 +122,7 @@ class Quantise(ctypes.Structure):
         ("scales", Pointer),
         ("count", Pointer),
         ("faults", Pointer),
+        ("made", Pointer),
     )
 
 
@@ -147,13 +148,7 @@ class Split(ctypes.Structure):
     _fields_ = (("each", Word), ("rest", Word), ("by_blocks", Word))
 
 
-class Ahead(ctypes.Structure):
-    """`Ahead` of `matvec.cuh`: what is read later."""
-
-    _fields_ = (("source", Pointer), ("each", Word), ("bytes", Word))
-
-
-PARTS, AHEADS = 4, 2
+PARTS = 4
 
 
 class Matvec(ctypes.Structure):
@@ -162,15 +157,17 @@ class Matvec(ctypes.Structure):
     _fields_ = (
         ("parts", Part * PARTS),
         ("source", Source),
-        ("next", Ahead * AHEADS),
         ("out", Pointer),
         ("act_entry", ctypes.c_uint64),
         ("scale_entry", ctypes.c_uint64),
         ("cap_entry", ctypes.c_uint64),
         ("faults", Pointer),
         ("count", Pointer),
+        ("made", Pointer),
         ("split", Split),
         ("ahead", Word),
+        ("makers", Word),
+        ("by_spans", Word),
         ("scale", Float),
         ("cap", Float),
         ("inverse_cap", Float),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from muser.devices.cuda.buckets import FEW
 from muser.devices.cuda.card import Card, Recording
 from muser.devices.cuda.lowering import Lowering, Shared
-from muser.devices.cuda.projecting import look_ahead
 from muser.devices.cuda.rowwise import first_token
 from muser.devices.cuda.rules import logits_row, lower
 from muser.devices.cuda.stepping import StepBlock
@@ -101,5 +100,4 @@ def _lowered(
         first_token(low, logits_row(shared.graph.ops))
     if not low.launches:
         raise DeviceError("This graph has nothing to compute.", "Use another model.")
-    look_ahead(low.launches)
     return Part(Tape(tuple(low.launches), tuple(low.entries)), block)

@@ -508,6 +508,7 @@ INLINE void batch(const Matvec& a) {
         b.scales[i % blocks * 16 + r] = r < n ? a.source.scales[i] : 0.0f;
     }
     __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x == 0) *a.made = 0;
     bool gated = a.epilogue == OUT_SILU || a.epilogue == OUT_GELU;
     if (warp == warps) fetch_slices<Form>(a, b, n);
     else multiply<Form>(a, shares, b, ring, n, gated);

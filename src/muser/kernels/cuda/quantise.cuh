@@ -16,6 +16,7 @@ struct Quantise {
     float* scales;
     const int* count;
     u64* faults;
+    u32* made;  // each thread block adds one when it is done
 };
 
 template <int B>  // 256, 32, or 0: the grid
@@ -25,6 +26,13 @@ INLINE void quantise_made(const float* x, const Quantise& a, int r) {
     if constexpr (B == 0) grid_row(x, width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, warp, warps);
     else quantise_row<B>(x, width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B), warp, warps);
 }
+INLINE void tell_made(const Quantise& a) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(a.made, 1u);
+    }
+}
 template <int B>
 INLINE void quantise_rows(const Quantise& a) {
     next_kernel_may_start();
@@ -32,6 +40,7 @@ INLINE void quantise_rows(const Quantise& a) {
     int r = blockIdx.x, n = *a.count;
     previous_kernel_done();
     if (r < n) quantise_made<B>(a.source.row + (i64)r * a.source.width, a, r);
+    tell_made(a);
 }
 template <int B>
 INLINE void norm_quantise_rows(const Quantise& a) {
@@ -44,22 +53,22 @@ INLINE void norm_quantise_rows(const Quantise& a) {
     bool held = is_held(s);
     if (held) stage_weight(s, (float*)shared);
     previous_kernel_done();
-    if (r >= n) return;
-    if (!held) {
+    if (r < n && held) {
+        Held own;
+        Marks bad = {false, false, false};
+        make_held(s, r, own, (float*)shared, lanes, bad);
+        i64 groups = s.width / GROUP, blocks = s.width / GRID_BLOCK;
+        if constexpr (B == 0)
+            bad.norm |= grid_held(own, s.width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, shared, (u32*)lanes);
+        else
+            bad.norm |= quantise_held<B>(own, s.width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B),
+                                         shared, (u32*)lanes);
+        tell(bad, s, a.faults, r);
+    } else if (r < n) {
         make_row(s, r, a.faults, (float*)shared, lanes);
         quantise_made<B>((const float*)shared, a, r);
-        return;
     }
-    Held own;
-    Marks bad = {false, false, false};
-    make_held(s, r, own, (float*)shared, lanes, bad);
-    i64 groups = s.width / GROUP, blocks = s.width / GRID_BLOCK;
-    if constexpr (B == 0)
-        bad.norm |= grid_held(own, s.width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, shared, (u32*)lanes);
-    else
-        bad.norm |= quantise_held<B>(own, s.width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B),
-                                     shared, (u32*)lanes);
-    tell(bad, s, a.faults, r);
+    tell_made(a);
 }
 KERNEL BOUNDS(512, 1) quantise_256(const __grid_constant__ Quantise a) { quantise_rows<256>(a); }
 KERNEL BOUNDS(512, 1) quantise_32(const __grid_constant__ Quantise a) { quantise_rows<32>(a); }
