@@ -33,10 +33,10 @@ struct Span {  // visible positions [lo, hi)
 };
 INLINE int first_tile(const Span& s) { return s.lo / TILE; }
 INLINE int last_tile(const Span& s) { return (s.hi + TILE - 1) / TILE; }  // one past
-INLINE Span visible(const Attend& a, int row) {
-    int p = a.step.positions[row];
-    return {a.window ? max(0, p - a.window + 1) : 0, p + 1};
+INLINE Span visible_from(const Attend& a, int position) {
+    return {a.window ? max(0, position - a.window + 1) : 0, position + 1};
 }
+INLINE Span visible(const Attend& a, int row) { return visible_from(a, a.step.positions[row]); }
 
 // Offset, in elements, of 16-byte piece `piece` of a row of PIECES pieces in shared memory: the pieces
 // of eight rows that follow one another lie in different banks.
@@ -63,6 +63,24 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim) {
         u16* place = (u16*)(to + swizzled<PIECES>(row, at % PIECES));
         for (int j = 0; j < 8; j++) place[j] = x + j < dim ? from[(size_t)row * dim + x + j] : (u16)0;
     }
+}
+
+// Rows [lo, hi) of the same.
+template <int PIECES, int THREADS>
+INLINE void fetch_rows(u8* to, const u16* from, int first, int dim, int lo, int hi) {
+    int thread = (int)unknown(threadIdx.x), row = lo + thread / PIECES, piece = thread % PIECES, x = (first + piece) * 8;
+    if (dim % 8 == 0) {
+        int bytes = x < dim ? 16 : 0;
+        const u16* source = from + row * dim + (x < dim ? x : 0);
+#pragma unroll 1
+        for (; row < hi; row += THREADS / PIECES, source += THREADS / PIECES * dim)
+            copy16(to + swizzled<PIECES>(row, piece), source, bytes);
+        return;
+    }
+#pragma unroll 1
+    for (; row < hi; row += THREADS / PIECES)
+        for (int j = 0; j < 8; j++)
+            ((u16*)(to + swizzled<PIECES>(row, piece)))[j] = x + j < dim ? from[(size_t)row * dim + x + j] : (u16)0;
 }
 
 // Elements lane, lane + 32, … of a query row, zeros beyond dim and where there is no row.

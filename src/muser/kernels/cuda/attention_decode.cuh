@@ -45,96 +45,120 @@ struct Decode {
     float row_scale[ROWS];
 };
 
-struct Cursor {  // a place in the list; `left`: tiles still to do, this one too
-    int row, unit, tile, first, last, left, slot;
+struct Rows {  // of the step, one a lane
+    int count, position, slot;
+};
+// A place in the list. A unit's first query head is `query`; its KV head has `rest` query heads from there on, and
+// begins at row `base` of the cache, the tile at row base + place. `left`: tiles still to do, this one too.
+struct Cursor {
+    int row, query, rest, base, tile, place, first, last, left;
+};
+// What is the same for all units, so that nobody has to divide: query heads of a KV head, units of a row.
+struct Units {
+    int ratio, count;
 };
 
-INLINE int unit_heads(const Attend& a) { return min(a.heads / a.kv_heads, ROWS); }
-INLINE int units(const Attend& a) {
-    return a.kv_heads * ((a.heads / a.kv_heads + ROWS - 1) / ROWS);
+INLINE Units units_of(const Attend& a) {
+    int ratio = a.heads / a.kv_heads;
+    return {ratio, a.kv_heads * ((ratio + ROWS - 1) / ROWS)};
 }
-
-INLINE void enter_row(const Attend& a, Cursor& c) {
-    Span seen = visible(a, c.row);
-    c.first = first_tile(seen), c.last = last_tile(seen), c.slot = a.step.slots[c.row];
+INLINE Rows rows_of(const Attend& a, int lane) {
+    Rows r = {*a.step.count, *a.step.positions, *a.step.slots};  // the loads of one row go together
+    if (lane > 0 && lane < r.count) r.position = a.step.positions[lane], r.slot = a.step.slots[lane];
+    return r;
 }
-INLINE Cursor run_of_block(const Attend& a) {
-    Cursor c = {0, 0, 0, 0, 0, 0, 0};
-    int rows = *a.step.count, per_tile = units(a);
-    enter_row(a, c);  // before `rows` is known: the loads go together
-    int total = rows > 0 ? (c.last - c.first) * per_tile : 0;
-    for (c.row = 1; c.row < rows; c.row++) enter_row(a, c), total += (c.last - c.first) * per_tile;
-    int each = (total + (int)gridDim.x - 1) / (int)gridDim.x, at = (int)blockIdx.x * each;
-    c.left = min(each, total - at), c.row = 0;
+INLINE int place_of(const Attend& a, int tile) { return (int)((u32)(tile * TILE) % (u32)a.capacity); }
+INLINE void enter_row(const Attend& a, const Units& units, const Rows& rows, Cursor& c) {
+    Span seen = visible_from(a, __shfl_sync(~0u, rows.position, c.row));
+    c.first = first_tile(seen), c.last = last_tile(seen);
+    c.query = 0, c.rest = units.ratio, c.base = a.step.slots[c.row] * a.kv_heads * a.capacity;
+}
+INLINE void next_unit(const Attend& a, const Units& units, Cursor& c) {
+    bool whole = c.rest > ROWS;  // the next is of the same KV head
+    c.query += whole ? ROWS : c.rest;
+    c.base += whole ? 0 : a.capacity;
+    c.rest = whole ? c.rest - ROWS : units.ratio;
+}
+INLINE Cursor run_of_block(const Attend& a, const Units& units, const Rows& rows, int lane) {
+    Span seen = visible_from(a, rows.position);
+    int own = lane < rows.count ? (last_tile(seen) - first_tile(seen)) * units.count : 0, upto = own;
+    for (int x = 1; x < rows.count; x <<= 1) {
+        int before = __shfl_up_sync(~0u, upto, x);
+        upto += lane >= x ? before : 0;
+    }
+    int total = __shfl_sync(~0u, upto, max(rows.count - 1, 0)), grid = gridDim.x, block = blockIdx.x;
+    // Neighbours may stand on one multiprocessor: where there is little to do, every other block has work.
+    if (4 * total <= grid) block = block & 1 ? total : block / 2;
+    int each = (int)((u32)(total + grid - 1) / (u32)grid), at = block * each;
+    Cursor c = {0, 0, 0, 0, 0, 0, 0, 0, min(each, total - at)};
     if (c.left <= 0) return c;
-    for (enter_row(a, c); at >= (c.last - c.first) * per_tile; enter_row(a, c))
-        at -= (c.last - c.first) * per_tile, c.row++;
-    c.unit = at / (c.last - c.first), c.tile = c.first + at % (c.last - c.first);
+    c.row = __popc(__ballot_sync(~0u, lane < rows.count && upto <= at));
+    at -= __shfl_sync(~0u, upto - own, c.row);
+    enter_row(a, units, rows, c);
+    int unit = (int)((u32)at / (u32)(c.last - c.first));
+    c.tile = c.first + at - unit * (c.last - c.first), c.place = place_of(a, c.tile);
+    for (; unit > 0; unit--) next_unit(a, units, c);
     return c;
 }
-INLINE void advance(const Attend& a, Cursor& c) {
-    c.left--, c.tile++;
+INLINE void advance(const Attend& a, const Units& units, const Rows& rows, Cursor& c) {
+    c.left--, c.tile++, c.place += TILE;
+    if (c.place == a.capacity) c.place = 0;
     if (c.tile < c.last) return;
-    c.unit++;
-    if (c.unit == units(a)) {
-        c.unit = 0, c.row++;
-        if (c.left > 0) enter_row(a, c);
+    next_unit(a, units, c);
+    if (c.query == a.heads) {
+        c.row++;
+        if (c.left > 0) enter_row(a, units, rows, c);
     }
-    c.tile = c.first;
+    c.tile = c.first, c.place = place_of(a, c.tile);
 }
 
-// Whether no kernel of this step writes into the tile.
-INLINE bool settled(const Attend& a, const Cursor& c) {
-    int rows = *a.step.count, least = a.step.positions[c.row];
-    for (int r = 0; r < rows; r++)
-        if (a.step.slots[r] == c.slot) least = min(least, a.step.positions[r]);
-    return (c.tile + 1) * TILE <= least;
+// Rows of the tile among which a kernel of this step writes.
+INLINE Span written(const Rows& rows, const Cursor& c, int lane) {
+    int slot = __shfl_sync(~0u, rows.slot, c.row);
+    bool here = lane < rows.count && rows.slot == slot;
+    int least = __reduce_min_sync(~0u, here ? rows.position : 0x7fffffff);
+    int most = __reduce_max_sync(~0u, here ? rows.position : -1);
+    return {min(max(least - c.tile * TILE, 0), TILE), min(max(most + 1 - c.tile * TILE, 0), TILE)};
 }
 
-// Row of the cache at which the tile begins.
-INLINE size_t cache_row(const Attend& a, const Cursor& c) {
-    int head = c.unit / (units(a) / a.kv_heads);
-    return (size_t)(c.slot * a.kv_heads + head) * a.capacity + c.tile * TILE % a.capacity;
-}
-INLINE int first_head(const Attend& a, const Cursor& c) {
-    int groups = units(a) / a.kv_heads;
-    return c.unit / groups * (a.heads / a.kv_heads) + c.unit % groups * ROWS;
-}
-INLINE int heads_of(const Attend& a, const Cursor& c) {  // the last unit of a KV head may have fewer
-    return min(ROWS, a.heads / a.kv_heads - c.unit % (units(a) / a.kv_heads) * ROWS);
-}
+INLINE int cache_row(const Cursor& c) { return c.base + c.place; }
+INLINE int heads_of(const Cursor& c) { return min(ROWS, c.rest); }
 
-struct Feed {  // the next slot to fill, and from what
-    Cursor at;
-    int part, slot;
-};
+// Part `part` of a tile: K's chunks, then V's. Its first element in memory, and its first piece of a row.
 template <int HEAD>
-INLINE void feed(const Attend& a, Decode<HEAD>& mem, Feed& f) {
+INLINE const u16* source_of(const Attend& a, int row, int part) {
+    return (part >= Decode<HEAD>::CHUNKS ? a.v : a.k) + (size_t)row * a.dim;
+}
+template <int HEAD>
+INLINE int piece_of(int part) {
     using D = Decode<HEAD>;
-    if (f.at.left > 0) {
-        bool value = f.part >= D::CHUNKS;
-        int chunk = value ? f.part - D::CHUNKS : f.part;
-        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[f.slot],
-                                                          (value ? a.v : a.k) + cache_row(a, f.at) * a.dim,
-                                                          chunk * (D::CHUNK / 8), a.dim);
+    return (part >= D::CHUNKS ? part - D::CHUNKS : part) * (D::CHUNK / 8);
+}
+// Rows [lo, hi) of a part of the first tile.
+template <int HEAD>
+INLINE void feed_rows(const Attend& a, Decode<HEAD>& mem, const Cursor& c, int part, int lo, int hi) {
+    const u16* from = source_of<HEAD>(a, cache_row(c), part);
+    fetch_rows<Decode<HEAD>::CHUNK / 8, THREADS>(mem.ring[part], from, piece_of<HEAD>(part), a.dim, lo, hi);
+}
+// Part `part` of the tile at `row` when it has come and every warp has left the part before it, in whose slot goes the
+// part SLOTS - 1 behind: of the same tile, or of the next one, `next`.
+template <int HEAD>
+INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, const Cursor& next, int& use) {
+    using D = Decode<HEAD>;
+    constexpr int PARTS = 2 * D::CHUNKS;
+    copy_wait<D::SLOTS - 2>();
+    __syncthreads();
+    int other = part + D::SLOTS - 1, slot = use == 0 ? D::SLOTS - 1 : use - 1;
+    bool same = other < PARTS;
+    if (same || next.left > 0) {
+        int chosen = same ? other : other - PARTS;
+        const u16* from = source_of<HEAD>(a, same ? row : cache_row(next), chosen);
+        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[slot], from, piece_of<HEAD>(chosen), a.dim);
     }
     copy_commit();
-    f.part++;
-    if (f.part == 2 * D::CHUNKS) {
-        f.part = 0;
-        if (f.at.left > 0) advance(a, f.at);
-    }
-    f.slot = f.slot + 1 == D::SLOTS ? 0 : f.slot + 1;
-}
-// The slot at `use` is filled and every warp has left the one before it, which is filled anew.
-template <int HEAD>
-INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, Feed& f, int& use) {
-    copy_wait<Decode<HEAD>::SLOTS - 2>();
-    __syncthreads();
-    feed(a, mem, f);
-    const u8* slot = mem.ring[use];
-    use = use + 1 == Decode<HEAD>::SLOTS ? 0 : use + 1;
-    return slot;
+    const u8* taken = mem.ring[use];
+    use = use + 1 == D::SLOTS ? 0 : use + 1;
+    return taken;
 }
 
 template <int HEAD>
@@ -149,21 +173,30 @@ INLINE void load_digits(Query<HEAD>& q, int i, const Decode<HEAD>& mem, int s, i
 }
 // The heads of a unit on their grid; rows of the matrix tile beyond them are zeros.
 template <int HEAD>
-INLINE void enter_unit(const Attend& a, Decode<HEAD>& mem, Query<HEAD>& q, const Cursor& c, int warp, int lane) {
-    using D = Decode<HEAD>;
-    constexpr int EACH = ROWS / WARPS;
-    int heads = heads_of(a, c);
-    const float* from = a.q + ((size_t)c.row * a.heads + first_head(a, c) + warp * EACH) * a.dim;
+struct Heads {
+    static constexpr int EACH = ROWS / WARPS;
     float v[EACH][HEAD / 32];
+};
+INLINE const float* first_query(const Attend& a, const Cursor& c, int warp) {
+    return a.q + ((size_t)c.row * a.heads + c.query + warp * (ROWS / WARPS)) * a.dim;
+}
+template <int HEAD>
+INLINE void load_heads(Heads<HEAD>& h, const Attend& a, const Cursor& c, int warp, int lane) {
+    constexpr int EACH = Heads<HEAD>::EACH;
+    int heads = heads_of(c);
+    const float* from = first_query(a, c, warp);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) load_query<HEAD>(v[i], from + i * a.dim, warp * EACH + i < heads, a, lane);
-    __syncthreads();  // the digits are not read any more
+    for (int i = 0; i < EACH; i++) load_query<HEAD>(h.v[i], from + i * a.dim, warp * EACH + i < heads, a, lane);
+}
+template <int HEAD>
+INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD>& mem, Query<HEAD>& q, int warp, int lane) {
+    using D = Decode<HEAD>;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int r = warp * EACH + i;
+    for (int i = 0; i < Heads<HEAD>::EACH; i++) {
+        int r = warp * Heads<HEAD>::EACH + i;
         u16 *high = (u16*)(mem.digits + r * D::Q_PITCH), *low = (u16*)(mem.digits + (ROWS + r) * D::Q_PITCH);
         auto put = [&](int x, u16 h, u16 l) { high[x] = h, low[x] = l; };
-        float scale = place_query<HEAD>(v[i], a, lane, put);
+        float scale = place_query<HEAD>(h.v[i], a, lane, put);
         if (lane == 0) mem.row_scale[r] = scale;
     }
     __syncthreads();
@@ -295,16 +328,17 @@ INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, const 
             mma_f16(low[n], al, b[2 * n], b[2 * n + 1]);
         }
     }
+    int x = chunk * D::CHUNK + N_TILES * warp * 8 + 2 * t, part = x / 32;  // one part for all of the warp's dims
+    float* to = a.tile_out + (((size_t)(p.row + g) * parts + part) * a.places + p.tile) * 32 + x % 32;
+    if (part >= parts) return;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
-        int x = chunk * D::CHUNK + (N_TILES * warp + n) * 8 + 2 * t, part = x / 32;
+    for (int r = 0; r < 2; r++, to += (size_t)8 * parts * a.places * 32) {
+        if (g + 8 * r >= p.heads) break;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if (g + 8 * r >= p.heads || part >= parts) continue;
+        for (int n = 0; n < N_TILES; n++) {
             float o0 = mul1(join(high[n][2 * r], low[n][2 * r]), 0x1p15f);
             float o1 = mul1(join(high[n][2 * r + 1], low[n][2 * r + 1]), 0x1p15f);
-            size_t to = ((size_t)(p.row + g + 8 * r) * parts + part) * a.places + p.tile;
-            *(float2*)(a.tile_out + to * 32 + x % 32) = make_float2(o0, o1);
+            *(float2*)(to + n * 8) = make_float2(o0, o1);
         }
     }
 }
@@ -324,8 +358,11 @@ INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32
 }
 
 // V's steps of the thread's positions, two and two.
+INLINE const u16* first_steps(const Attend& a, const Cursor& c, int warp, int lane) {
+    return (const u16*)(a.v_steps + cache_row(c) + warp * 16) + (lane & 3);
+}
 INLINE void load_steps(u32 (&pairs)[2], const Attend& a, const Cursor& c, int warp, int lane) {
-    const u16* at = (const u16*)(a.v_steps + cache_row(a, c) + warp * 16) + (lane & 3);
+    const u16* at = first_steps(a, c, warp, lane);
     pairs[0] = at[0], pairs[1] = at[4];
 }
 
@@ -334,50 +371,68 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
     using D = Decode<HEAD>;
     D& mem = *(D*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, use = 0;
+    touch(a);
     next_kernel_may_start();
-    Cursor at = run_of_block(a);
-    Feed next = {at, 0, 0};
-    bool ahead = at.left > 0 && settled(a, at);  // the first SLOTS - 1 slots are of the first tile
-    if (!ahead) previous_kernel_done();
+    Units units = units_of(a);
+    Rows rows = rows_of(a, lane);
+    Cursor at = run_of_block(a, units, rows, lane);
+    Span fresh = {0, 0};
+    if (at.left > 0) {
+        fresh = written(rows, at, lane);
+#pragma unroll 1
+        for (int i = 0; i < 2 * (D::SLOTS - 1); i++)
+            feed_rows(a, mem, at, i / 2, i & 1 ? fresh.hi : 0, i & 1 ? TILE : fresh.lo);
+        if (warp * (ROWS / WARPS) < heads_of(at) && lane < a.dim) will_read(first_query(a, at, warp) + lane);
+        will_read(first_steps(a, at, warp, lane));
+    }
+    previous_kernel_done();
     if (at.left <= 0) return;
-#pragma unroll
-    for (int i = 0; i < D::SLOTS - 1; i++) feed(a, mem, next);
-    if (ahead) previous_kernel_done();
+    Heads<HEAD> heads;
     Query<HEAD> q;
     u32 pairs[2], ahead_pairs[2];
-    int unit = -1, row = -1;
+    load_heads(heads, a, at, warp, lane);
     load_steps(ahead_pairs, a, at, warp, lane);
-    while (at.left > 0) {
-        if (at.unit != unit || at.row != row) enter_unit(a, mem, q, at, warp, lane), unit = at.unit, row = at.row;
-        Place p = {row * a.heads + first_head(a, at), heads_of(a, at), at.tile - at.first};
-        Span seen = visible(a, row);
-        int tile = at.tile;
+#pragma unroll 1
+    for (int i = 0; i < D::SLOTS - 1; i++) feed_rows(a, mem, at, i, fresh.lo, fresh.hi), copy_commit();
+    bool entered = true;
+    for (;;) {
+        if (entered) place_heads(heads, a, mem, q, warp, lane);
+        const Cursor here = at;
+        int from = cache_row(here);
+        advance(a, units, rows, at);
         float y[2][4], high[2][4] = {}, low[2][4] = {};
 #pragma unroll
-        for (int c = 0; c < D::CHUNKS - 1; c++) add_scores(high, low, q, mem, take(a, mem, next, use), c, warp, lane);
+        for (int c = 0; c < D::CHUNKS - 1; c++) add_scores(high, low, q, mem, take(a, mem, c, from, at, use), c, warp, lane);
         if constexpr (D::CHUNKS == 2) {
             float other[2][4] = {};
-            add_scores(high, other, q, mem, take(a, mem, next, use), 1, warp, lane);
+            add_scores(high, other, q, mem, take(a, mem, 1, from, at, use), 1, warp, lane);
 #pragma unroll
             for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4], other[i / 4][i % 4]);
         } else {
-            add_scores(high, low, q, mem, take(a, mem, next, use), 0, warp, lane);
+            add_scores(high, low, q, mem, take(a, mem, 0, from, at, use), 0, warp, lane);
 #pragma unroll
             for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);
         }
         pairs[0] = ahead_pairs[0], pairs[1] = ahead_pairs[1];
-        advance(a, at);
         if (at.left > 0) load_steps(ahead_pairs, a, at, warp, lane);
-        float top = scale_scores(y, pairs, mem, seen, tile, warp, lane);
-        if (!(top < 0x1p22f)) report(a.faults, row);
+        Span seen = visible_from(a, __shfl_sync(~0u, rows.position, here.row));
+        float top = scale_scores(y, pairs, mem, seen, here.tile, warp, lane);
+        if (!(top < 0x1p22f)) report(a.faults, here.row);
         __syncthreads();
         u32 top_n[2], top_m[2];
         place_weights(y, pairs, mem, top_n, top_m, warp, lane);
+        Place p = {here.row * a.heads + here.query, heads_of(here), here.tile - here.first};
 #pragma unroll
         for (int c = 0; c < D::CHUNKS; c++) {
-            const u8* v = take(a, mem, next, use);
+            const u8* v = take(a, mem, D::CHUNKS + c, from, at, use);
             if (c == 0 && warp == 0) write_sums(mem, top_n, top_m, a, p, lane);
             write_output(mem, v, c, a, p, warp, lane);
+        }
+        if (at.left <= 0) return;
+        entered = at.query != here.query || at.row != here.row;
+        if (entered) {
+            load_heads(heads, a, at, warp, lane);
+            __syncthreads();  // the digits are not read any more
         }
     }
 }
