@@ -103,11 +103,20 @@ INLINE void load_codes(u32 (&a)[4], const u8* tile, int bytes, int at) {
     int lane = threadIdx.x % 32;
     load_matrix4(a, shared_address(tile) + (u32)(lane % 16 * bytes + lane / 16 * 16 + at));
 }
-INLINE void load_rows(u32 (&b)[4], u32 rows, int k) { load_matrix4(b, rows + (u32)(32 * k)); }
-INLINE u32 rows_address(const u8* q, int pitch) {  // registers 0 and 1: rows 0 to 7, registers 2 and 3: rows 8 to 15
+// A unit of the rows: where this lane begins to load 32 codes (registers 0 and 1: rows 0 to 7, 2 and 3: rows 8 to 15),
+// and its two sums of row `lane / 4`.
+struct Rows256 {
+    u32 codes;
+    const u8* sums;
+    int eight;  // bytes from one row to the eighth behind it
+    MEMBER void next(int units) { codes += (u32)(units * CODES_PITCH), sums += units * CODES_PITCH; }
+};
+INLINE Rows256 rows_at(B256, const u8* q, int pitch) {
     int lane = threadIdx.x % 32;
-    return shared_address(q) + (u32)((lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16);
+    return {shared_address(q) + (u32)((lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16),
+            q + lane / 4 * pitch + GROUP + 4 * own_pair(), 8 * pitch};
 }
+INLINE void load_rows(u32 (&b)[4], u32 codes, int k) { load_matrix4(b, codes + (u32)(32 * k)); }
 
 // Mins 2·pair and 2·pair + 1 of a block, as f16.
 INLINE u32 own_mins(const uint4& head) {
@@ -118,11 +127,11 @@ INLINE u32 own_mins(const uint4& head) {
 }
 // Σ m · (sum of 32 codes). A sum is 16·h + l, both whole numbers that f16 has: h and l are the last bits of 1536 + h and
 // 1024 + l.
-INLINE void min_sums(float (&m)[2][4], const uint4& head, const uint4& head8, const u8* q, int pitch) {
+INLINE void min_sums(float (&m)[2][4], const uint4& head, const uint4& head8, const Rows256& rows) {
     u32 low = own_mins(head), high = own_mins(head8), a[4] = {low, high, low, high};
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        u32 w = *(const u32*)(q + (threadIdx.x % 32 / 4 + 8 * n) * pitch + GROUP + 4 * own_pair());
+        u32 w = *(const u32*)(rows.sums + n * rows.eight);
         u32 l = fma_halves((w & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe400e400u);         // · 1 − 1024
         u32 h = fma_halves((w >> 4 & 0x03ff03ffu) ^ 0x66006600u, 0x4c004c00u, 0xf600f600u);  // · 16 − 24576
         m[n][0] = m[n][1] = m[n][2] = m[n][3] = 0.0f;
@@ -150,9 +159,9 @@ INLINE void split_scales(const Scales& s, int j, u32& first, u32& second) {
 }
 
 template <int FORMAT>
-INLINE void tile_k(const u8* tile, const u8* q, int pitch, float (&t)[8]) {
+INLINE void tile_k(const u8* tile, const Rows256& rows, float (&t)[8]) {
     constexpr int BYTES = FORMAT == Q5_K ? 176 : 144, CODES = BYTES - 128;
-    u32 rows = rows_address(q, pitch), sum[2][4] = {}, fifths[4] = {};
+    u32 sum[2][4] = {}, fifths[4] = {};
     const u8* own = tile + own_row<B256>() * BYTES;
     uint4 head = quad_of(own), head8 = quad_of(own + 8 * BYTES);
     Scales s = read_scales(head.y, head.z, head.w), s8 = read_scales(head8.y, head8.z, head8.w);
@@ -162,7 +171,7 @@ INLINE void tile_k(const u8* tile, const u8* q, int pitch, float (&t)[8]) {
         u32 x[4], a[4], a2[4], b[4], b2[4], scale, scale8, by, by8;
         int c[2][4] = {}, c2[2][4] = {};
         load_codes(x, tile, BYTES, CODES + 32 * j);
-        load_rows(b, rows, 2 * j), load_rows(b2, rows, 2 * j + 1);
+        load_rows(b, rows.codes, 2 * j), load_rows(b2, rows.codes, 2 * j + 1);
 #pragma unroll
         for (int i = 0; i < 4; i++) split_codes<FORMAT>(x[i], fifths[i], j, a[i], a2[i]);
         split_scales<FORMAT>(s, j, scale, by), split_scales<FORMAT>(s8, j, scale8, by8);
@@ -171,7 +180,7 @@ INLINE void tile_k(const u8* tile, const u8* q, int pitch, float (&t)[8]) {
         add_scaled(sum, c, scale, scale8), add_scaled(sum, c2, by, by8);
     }
     float m[2][4], unfold = FORMAT == Q4_K ? 0x1p-4f : 0x1p-1f;
-    min_sums(m, head, head8, q, pitch);
+    min_sums(m, head, head8, rows);
     float d = mul1(half_to_float(head.x), unfold), d8 = mul1(half_to_float(head8.x), unfold);  // exact
     float dmin = half_to_float(head.x >> 16), dmin8 = half_to_float(head8.x >> 16);
 #pragma unroll
@@ -187,13 +196,13 @@ INLINE u32 four_centred(u32 nibbles, u32 pairs, int part) {  // nibbles in place
     u32 low = part < 2 ? nibbles << 2 : nibbles >> 2, high = pairs << (6 - 2 * part);
     return (low & 0x3c3c3c3cu) | (high & 0xc0c0c0c0u);
 }
-INLINE void tile_6(const u8* tile, const u8* q, int pitch, float (&t)[8]) {
+INLINE void tile_6(const u8* tile, const Rows256& rows, float (&t)[8]) {
     constexpr int BYTES = 208;
     const u8* own = tile + own_row<B256>() * BYTES;
     const u16* apart = (const u16*)(tile + TILE_OUTPUTS * BYTES) + own_row<B256>();
-    u32 d_of = apart[0], d8_of = apart[8], rows = rows_address(q, pitch), sum[2][4] = {};
+    u32 d_of = apart[0], d8_of = apart[8], codes = rows.codes, sum[2][4] = {};
 #pragma unroll 1
-    for (int half = 0; half < 2; half++, own += 8, rows += 128) {
+    for (int half = 0; half < 2; half++, own += 8, codes += 128) {
         uint2 s = pair_of(own), s8 = pair_of(own + 8 * BYTES);
         u32 nibbles[2][4], pairs[4];
         load_codes(nibbles[0], tile + 64 * half, BYTES, 16), load_codes(nibbles[1], tile + 64 * half, BYTES, 48);
@@ -203,7 +212,7 @@ INLINE void tile_6(const u8* tile, const u8* q, int pitch, float (&t)[8]) {
 #pragma unroll
         for (int part = 0; part < 4; part++) {
             u32 a[4], b[4];
-            load_rows(b, rows, part);
+            load_rows(b, codes, part);
 #pragma unroll
             for (int i = 0; i < 4; i++) a[i] = four_centred(nibbles[part & 1][i], pairs[i], part);
 #pragma unroll
@@ -218,14 +227,21 @@ INLINE void tile_6(const u8* tile, const u8* q, int pitch, float (&t)[8]) {
 #pragma unroll
     for (int k = 0; k < 8; k++) t[k] = mul1(k & 2 ? d8 : d, __int2float_rn((int)sum[k >> 2][k & 3]));
 }
-INLINE void unit_terms(B256, int format, const u8* tile, const u8* q, Terms<B256>& to) {
-    int pitch = work.pitch;
-    if (format == Q4_K) tile_k<Q4_K>(tile, q, pitch, to.t);
-    else if (format == Q5_K) tile_k<Q5_K>(tile, q, pitch, to.t);
-    else tile_6(tile, q, pitch, to.t);
+INLINE void unit_terms(B256, int format, const u8* tile, const Rows256& rows, Terms<B256>& to) {
+    if (format == Q4_K) tile_k<Q4_K>(tile, rows, to.t);
+    else if (format == Q5_K) tile_k<Q5_K>(tile, rows, to.t);
+    else tile_6(tile, rows, to.t);
 }
 
 // --- blocks of 32 and floats: a lane takes eight neighbouring codes of a weight and of a row ---
+template <int BYTES>
+struct RowsPlain {
+    const u8* q;
+    int pitch;
+    MEMBER void next(int units) { q += units * BYTES; }
+};
+INLINE RowsPlain<CODES_PITCH> rows_at(B32, const u8* q, int pitch) { return {q, pitch}; }
+INLINE RowsPlain<GRID_UNIT> rows_at(BGrid, const u8* q, int pitch) { return {q, pitch}; }
 struct Operands {
     const u8 *w, *q;  // of outputs `row` and row + 8; of input rows `column` and column + 8
     int w8, q8;       // bytes from one to the other
@@ -235,7 +251,7 @@ struct Operands {
 INLINE const u8* sums_of(const Operands& o, int i) {
     return o.sums + (i & 1) * o.q1 + (i >> 1) * o.q8;
 }  // rows 0, 1, 8, 9
-INLINE void rows_at(const Operands& o, int at, uint2 (&b)[2]) {
+INLINE void pairs_at(const Operands& o, int at, uint2 (&b)[2]) {
     b[0] = pair_of(o.q + at), b[1] = pair_of(o.q + o.q8 + at);
 }
 INLINE Operands operands(int bytes, int row, const u8* tile, const u8* q, int pitch) {
@@ -270,7 +286,7 @@ INLINE void tile_32(const Operands& o, int pair, float* t) {
     for (int j = 0; j < 8; j++) {
         uint2 w = codes_32<FORMAT>(o.w, j, pair), w8 = codes_32<FORMAT>(o.w + o.w8, j, pair), b[2];
         u32 a[4] = {w.x, w8.x, w.y, w8.y};
-        rows_at(o, 32 * j + 8 * pair, b);
+        pairs_at(o, 32 * j + 8 * pair, b);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             int c[4] = {0, 0, 0, 0};
@@ -312,8 +328,8 @@ INLINE void tile_grid(const Operands& o, int pair, float* t) {
         }
 }
 
-INLINE void unit_terms(B32, int format, const u8* tile, const u8* q, Terms<B32>& to) {
-    Operands o = operands(group_bytes(format), own_row<B32>(), tile, q, work.pitch);
+INLINE void unit_terms(B32, int format, const u8* tile, const RowsPlain<CODES_PITCH>& rows, Terms<B32>& to) {
+    Operands o = operands(group_bytes(format), own_row<B32>(), tile, rows.q, rows.pitch);
     switch (format) {
         case Q8_0: return tile_32<Q8_0>(o, own_pair(), to.t);
         case Q4_0: return tile_32<Q4_0>(o, own_pair(), to.t);
@@ -322,11 +338,11 @@ INLINE void unit_terms(B32, int format, const u8* tile, const u8* q, Terms<B32>&
         default: return tile_32<Q5_1>(o, own_pair(), to.t);
     }
 }
-INLINE void unit_terms(BGrid, int, const u8* tile, const u8* q, Terms<BGrid>& to) {
+INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& rows, Terms<BGrid>& to) {
     int row = own_row<BGrid>();
     const u32* steps = (const u32*)(tile + TILE_OUTPUTS * GRID_UNIT);
     to.step[0] = steps[row], to.step[1] = steps[row + 8];
-    tile_grid(operands(GRID_UNIT, row, tile, q, work.pitch), own_pair(), to.t);
+    tile_grid(operands(GRID_UNIT, row, tile, rows.q, rows.pitch), own_pair(), to.t);
 }
 
 // --- jobs ---
@@ -376,10 +392,13 @@ INLINE void forward(Walk& w, int team) {  // to the tile and slice that has the 
 }
 
 // What a warp requests next: `left` jobs of one tile that differ by `step` bytes, then those of the walk.
-struct __align__(16) Coming {
+struct __align__(16) Copies {
     const u8* from;
     int left;
-    u32 bytes, step, to, stride, copies;  // of a copy; from one job to the next; in the stage; from copy to copy
+    u32 bytes, step, to, stride, count;  // of a copy; from one job to the next; in the stage; from copy to copy; of a job
+};
+struct Coming {
+    Copies copies;
     Walk walk;
 };
 __shared__ Coming coming[MOST_WARPS];
@@ -396,14 +415,14 @@ INLINE void request_walk(Coming& c, int team, u8* to, u64* full) {
         w.span += work.members;
         bool whole = g.count() == TILE_OUTPUTS;
         if (whole || g.apart() == 0) left = (int)((u32)max(0, units / Form::SPAN - w.span + work.members - 1) / (u32)work.members);
-        c.to = whole ? 0 : g.first() * g.unit_bytes();
-        c.bytes = whole ? Form::SPAN * bytes : g.count() * g.unit_bytes();
-        c.step = work.members * Form::SPAN * bytes, c.stride = bytes, c.copies = whole ? 1 : Form::SPAN;
-        c.from = g.tile + (i64)(w.begin + Form::SPAN * w.span) * bytes + c.to;
+        u32 first = whole ? 0 : g.first() * g.unit_bytes();
+        c.copies = {g.tile + (i64)(w.begin + Form::SPAN * w.span) * bytes + first, left,
+                    (u32)(whole ? Form::SPAN * bytes : g.count() * g.unit_bytes()), (u32)(work.members * Form::SPAN * bytes),
+                    first, (u32)bytes, whole ? 1u : Form::SPAN};
         w.span += left * work.members;
         forward<Form>(w, team);
     }
-    c.left = left, c.walk = w;
+    c.copies.left = left, c.walk = w;
 }
 // The next job's weights into a stage; a group of copies even where there is no job, so that they can be counted.
 template <typename Form>
@@ -411,11 +430,12 @@ INLINE void request_next(int team, u8* to, u64* full) {
     Coming& c = coming[threadIdx.x / 32];
 #ifdef HAS_BULK
     if (threadIdx.x % 32) return;
-    if (c.left == 0) return request_walk<Form>(c, team, to, full);
-    barrier_expect(full, c.copies * c.bytes);
-    bulk_copy(to + c.to, c.from, c.bytes, full);
-    if (c.copies > 1) bulk_copy(to + c.to + c.stride, c.from + c.stride, c.bytes, full);
-    c.from += c.step, c.left--;
+    Copies x = c.copies;  // all at once
+    if (x.left == 0) return request_walk<Form>(c, team, to, full);
+    c.copies.from = x.from + x.step, c.copies.left = x.left - 1;
+    barrier_expect(full, x.count * x.bytes);
+    bulk_copy(to + x.to, x.from, x.bytes, full);
+    if (x.count > 1) bulk_copy(to + x.to + x.stride, x.from + x.stride, x.bytes, full);
 #else
     Walk w = c.walk;
     if (!w.over()) {
@@ -543,12 +563,11 @@ INLINE void hand_on(u64* turn) {
 
 // Of a tile in a slice of the rows the jobs of one warp. Alone it continues the chain unit by unit; among others it waits
 // with a job's terms until the chain has come to it.
-template <typename Form>
+template <typename Form, bool alone>
 INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
-    int warp = threadIdx.x / 32, members = work.members, round = -1, stage = 0;
+    int warp = threadIdx.x / 32, members = alone ? 1 : work.members, round = -1, stage = 0;
     u64 *full = ring_full + warp * MOST_STAGES, *after = turns + (member + 1 == members ? warp - member : warp + 1);
     u32 phase = 0, turn = 0;
-    bool alone = members == 1;
     Walk& at = walks[warp];
 #pragma unroll 1
     while (!at.over()) {
@@ -559,7 +578,8 @@ INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
         int slot = cut ? at.tile - at.first : alone ? team : work.each * team + (gated ? at.tile & 1 : 0);
         int jobs = at.end, job = at.span;
         bool ends = at.begin + units == work.units, done = false;
-        const u8* q = at_byte(work.rows + round % COPIES * 16 * work.pitch) + Form::SPAN * job * Form::ROW_BYTES;
+        auto rows = rows_at(Form(), at_byte(work.rows + round % COPIES * 16 * work.pitch), work.pitch);
+        rows.next(Form::SPAN * job);
         const float* scales = (const float*)at_byte(work.scales) + 2 * own_pair() + 16 * Form::BLOCKS * (at.begin + Form::SPAN * job);
         float *chain = (float*)at_byte(work.chains + 1024 * slot), total[8] = {};
         if (alone && at.begin) load_chain(chain, total);
@@ -574,15 +594,15 @@ INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 if (Form::SPAN > 1 && k && !alone) hold(now, total, steps);
-                unit_terms(Form(), format, tile, q, now);
+                unit_terms(Form(), format, tile, rows, now);
                 if (alone) advance(Form(), scales, now, total), scales += 16 * Form::BLOCKS;
-                tile += bytes, q += Form::ROW_BYTES;
+                tile += bytes, rows.next(1);
             }
             __syncwarp();
             request_next<Form>(team, here, full + stage);
             if (++stage == a.stages) stage = 0, phase ^= 1;
-            q += (members - 1) * Form::SPAN * Form::ROW_BYTES;
-            if (alone) continue;
+            if constexpr (alone) continue;
+            rows.next((members - 1) * Form::SPAN);
             Terms<Form> before;
             hold(total, steps, before);
             barrier_wait(turns + warp, turn), turn ^= 1;
@@ -658,7 +678,7 @@ INLINE void batch(const Matvec& a) {
         settle<Form>(w, team);
         forward<Form>(w, team);
         if (threadIdx.x % 32 == 0) {
-            coming[warp].left = 0, coming[warp].walk = walks[warp] = w;
+            coming[warp].copies.left = 0, coming[warp].walk = walks[warp] = w;
             if (member == 0) barrier_arrive(turns + warp);
         }
         __syncwarp();
@@ -671,7 +691,9 @@ INLINE void batch(const Matvec& a) {
     if (threadIdx.x == 0) work.rows_there = min(*a.count, 16);
     fetch_scales(a.source.scales, (float*)(shared + b.scales), b.blocks, warps);
     named_sync(1, 32 * warps);
-    if (team < b.teams) multiply<Form>(a, team, member, ring);
+    if (team >= b.teams) return;
+    if (b.members == 1) multiply<Form, true>(a, team, 0, ring);
+    else multiply<Form, false>(a, team, member, ring);
 }
 
 #if __CUDA_ARCH__ == 900
