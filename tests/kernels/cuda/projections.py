@@ -228,7 +228,7 @@ SPAN = {"256": 2, "32": 1, "grid": 2}
 
 
 def padded(family, size):
-    step = 64 if family == "grid" else 32
+    step = {"256": 16, "32": 32, "grid": 64}[family]
     return (-(-size // step) | 1) * step
 
 
@@ -240,12 +240,12 @@ def batch_bytes(weights, plan, gated):
     """The formula of batch.cuh."""
     family, units = weights[0].family, weights[0].units
     blocks = units * (8 if family == "32" else 1)
-    size = min(plan.slice, units)
+    size, cut = min(plan.slice, units), plan.slice < units
     rows = 16 * padded(family, size * (256 if family == "grid" else 272))
     shared = plan.warps * plan.stages * batch_stage(weights)
-    shared += (2 if size < units else 1) * rows + 64 * blocks + 1028 * plan.tiles
-    shared += 16 * most_segments(weights, plan.grid)
-    return shared + (64 * most_outputs(weights, plan.grid) if gated else 0)
+    shared += (4 if cut else 1) * rows + 64 * blocks
+    shared += 1024 * (plan.tiles if cut else plan.warps if gated else plan.warps // 2)
+    return shared + 16 * most_segments(weights, plan.grid)
 
 
 def project(shim, weights, source, plan, batch=False, **more):

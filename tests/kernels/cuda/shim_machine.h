@@ -9,6 +9,11 @@ INLINE int dot4_u8(u32 a, u32 b, int c) {
 INLINE u32 float_to_half2(float low, float high) {
     return shim::float_to_half(high) << 16 | shim::float_to_half(low);
 }
+INLINE u32 fma_halves(u32 a, u32 b, u32 c) {
+    float low = __builtin_fmaf(half_to_float(a), half_to_float(b), half_to_float(c));
+    return float_to_half2(low, __builtin_fmaf(half_to_float(a >> 16), half_to_float(b >> 16), half_to_float(c >> 16)));
+}
+INLINE u32 signed_byte(u32 w, int i) { return (u32)(int)(i8)(w >> 8 * i); }
 INLINE void previous_kernel_done() { shim::previous_kernel_done(); }
 INLINE void next_kernel_may_start() {}
 template <typename S>
@@ -54,6 +59,10 @@ INLINE void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_8
 INLINE void mma_s8_from(int start, int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     for (int i = 0; i < 4; i++) c[i] = start;
     shim::mma_8(c, a, b0, b1, true);
+}
+INLINE void mma_s8_16(int (&c)[4], u32 a0, u32 a1, u32 b) {
+    u32 a[4] = {a0, a1, 0, 0};
+    shim::mma_8(c, a, b, 0, true);
 }
 INLINE void mma_u8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { shim::mma_8(c, a, b0, b1, false); }
 

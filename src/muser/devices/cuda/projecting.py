@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 from muser.devices.cuda.arena import F32
@@ -278,37 +279,89 @@ def _shares(low: Lowering, members: Sequence[Member]) -> Shares:
 
 UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 """Of a batch: units of a job, by the elements of a quantised block."""
+STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
+"""Of a batch: a row in shared memory has an odd number of these bytes."""
 WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
+OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
+UNDER_WAY = 64 * 1024  # of a batch: bytes of weights that keep memory busy
+COPIES = 4  # slices of the rows
 
 
 def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: bool) -> Form:
-    """Stages, slices and passes that fit into shared memory (`batch.cuh` has the formula)."""
+    """Teams of warps for all tiles at once, and what fits into shared memory (`batch.cuh` has the
+    formula): all of the rows if enough weights are under way then, else slices of them.
+    """
     work = _shares(low, members)
-    units = members[0].placed.layout.groups
-    job, card = UNITS[block], low.shared.card.facts
-    warps = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
+    units, job = members[0].placed.layout.groups, UNITS[block]
+    card = low.shared.card.facts
+    most = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
-    whole = round_up(units, job)
     stage = job * work.tile
     fixed = 64 * (8 * units if block == 32 else units) + 16 * work.segments
-    fixed += 64 * work.outputs if gated else 0
+    room = card.shared - OWN_BYTES - fixed
+    whole = round_up(units, job)
     tiles = min(252, round_up(work.segments, 4))
-    room = card.shared - RESERVED - fixed
-    choices = (
-        (count, stages, cut, part)
-        for count in (warps, 7, 4)
-        for stages in (2, 1)
-        for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4))
-        for cut in dict.fromkeys((whole, min(whole, 16), min(whole, 8), min(whole, 4), job))
-    )
-    for warps, stages, cut, part in choices:
-        copies = 2 if cut < units else 1
-        need = warps * stages * stage + copies * 16 * _pitch(block, cut * row) + 1028 * part
-        if need <= room:
-            break
+    full = _team_warps(_most_tiles(work.grid, members, gated), most)
+
+    def need(warps: int, stages: int, cut: int, part: int) -> int:
+        kept, copies = (warps if gated else warps // 2, 1) if cut >= units else (part, COPIES)
+        size = _odd(STEPS[block], cut * row)
+        return warps * stages * stage + copies * 16 * size + 1024 * kept
+
+    for stages in (4, 3, 2, 1):
+        if full * stages * stage >= UNDER_WAY and need(full, stages, whole, tiles) <= room:
+            shared = need(full, stages, whole, tiles) + fixed
+            return Form(work.grid, 32 * (full + 1), stages, stage, shared, whole, tiles)
+    for warps in dict.fromkeys((full, 7, 4, 2, 1)):
+        for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4)):
+            for stages, least in ((2, 4 * job), (1, 2 * job), (1, job)):
+                cut = least
+                if need(warps, stages, cut, part) > room:
+                    continue
+                while cut + job < whole and need(warps, stages, cut + job, part) <= room:
+                    cut += job
+                shared = need(warps, stages, cut, part) + fixed
+                return Form(work.grid, 32 * (warps + 1), stages, stage, shared, cut, part)
+    raise _too_wide(members)
+
+
+def _odd(step: int, size: int) -> int:
+    count = -(-size // step)
+    return step * (count + 1 - count % 2)
+
+
+def _most_tiles(grid: int, members: Sequence[Member], gated: bool) -> int:
+    """The most tiles of a thread block, or pairs of them with a gate (`make_shares` says whose)."""
+    if gated:
+        ranges = [_ranges(grid, members[0].placed.layout.outputs, 0, 0, 1)]
     else:
-        raise _too_wide(members)
-    return Form(work.grid, 32 * (warps + 1), stages, stage, need + fixed, cut, part)
+        sizes = [unit_bytes(member.placed.layout.type) // 16 for member in members]
+        outputs = [member.placed.layout.outputs for member in members]
+        total, before, ranges = sum(map(int.__mul__, outputs, sizes)), 0, []
+        for count, size in zip(outputs, sizes, strict=True):
+            ranges.append(_ranges(grid, count, total, before, size))
+            before += count * size
+    return max(map(sum, zip(*ranges, strict=True)))
+
+
+def _ranges(grid: int, outputs: int, total: int, before: int, size: int) -> list[int]:
+    """Tiles of one weight that each thread block has a share of."""
+    if total == 0:
+        total = outputs
+    bounds = [
+        min(outputs, max(0, -(-(total * b // grid - before) // size))) for b in range(grid + 1)
+    ]
+    return [
+        (high - 1) // TILE_OUTPUTS - low // TILE_OUTPUTS + 1 if high > low else 0
+        for low, high in pairwise(bounds)
+    ]
+
+
+def _team_warps(tiles: int, most: int) -> int:
+    """Warps, of at most `most`, that are all in teams when so many tiles are shared out."""
+    if tiles >= most:
+        return most
+    return max(1, most // max(1, tiles)) * max(1, tiles)
 
 
 def _too_wide(members: Sequence[Member]) -> DeviceError:
@@ -317,10 +370,3 @@ def _too_wide(members: Sequence[Member]) -> DeviceError:
         f"Rows of {width} elements do not fit into the shared memory of this card.",
         "Use --device cpu.",
     )
-
-
-def _pitch(block: int, size: int) -> int:
-    """Bytes of a row in shared memory, such that rows do not meet in a bank."""
-    unit = 64 if block == GRID_BLOCK else 32
-    count = -(-size // unit)
-    return unit * (count + 1 - count % 2)

@@ -7,30 +7,42 @@
 //     block  32·(W + 1) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that multiply,
 //            one that fetches the rows
 //     dynamic shared bytes; a job has C = 2 groups (batch_32: 1; batch_grid: 2 units of 128); S = a.slice
-//       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time (a
-//       multiple of 4, at most 252; slices·passes and jobs of a tile times passes stay below 65,536);
-//       N blocks a row, M as in matvec.cuh:
+//       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time where the rows
+//       are cut (a multiple of 2); N blocks a row:
 //         W·stages·stage_bytes                stage_bytes = C tiles, the largest of the parts
-//       + (S < units ? 2 : 1)·16·pitch(S·272, grid: S·256)
+//       + (S < units ? 4 : 1)·16·pitch(S·272, grid: S·256)
 //       + 64·N                                the rows' scales
-//       + 1028·P                              chains that are under way
+//       + 1024·(S < units ? P : with a gate W, else ⌊W/2⌋)   chains that are under way
 //       + 16 for each segment, as many as in matvec.cuh
-//       + 64·M with a gate
-//       pitch(n): grid: n rounded up to 64, plus 64 if that is an even number of them; else the same with 32
+//       pitch(n): n rounded up to an odd number of 16, batch_32 of 32, batch_grid of 64
 //     reads weights before the kernel before has ended; then source.codes, source.scales, *count
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A job is 16 outputs × C groups × 16 rows. Consecutive jobs are the tiles of a set of four, then the
-// next groups of the same set, the next set, the next slice of the rows, the next pass, and warps take
-// them in turn. A warp computes the t_b of its job in registers, waits until the chain of its tile has
-// come so far, continues it, and hands it on: products in any order, chains in theirs. The order of k
-// within a block of 32 is free too: a lane takes eight neighbouring codes of a weight and of a row.
+// A job is 16 outputs × C groups × 16 rows. A team of one or more warps owns a tile (with a gate: a tile of each of the
+// two) and walks over its groups, then goes to its next one; where the rows do not fit, over all its tiles of a slice of
+// the rows, then the next slice, the next pass. A team of one keeps the chains in registers. In a larger one the warps
+// take the jobs in turns: a warp computes the t_b of its job, waits until the chain has come so far, continues it, and
+// hands it on: products in any order, chains in theirs. The order of k within a block of 32 is free too, as long as
+// weights and rows have the same.
 #pragma once
 
-constexpr int SET = 4;
+constexpr int COPIES = 4;  // slices of the rows that are in shared memory
+
+struct Batch {  // what a thread block knows of its work
+    int rows, scales, chains, segments;  // where they begin; the rings of the warps stand before them
+    int units, blocks, pitch, slice, tiles, pass, rounds;  // rounds: fetches of the rows
+    int each, teams, members;                              // tiles of a team at a time (2 with a gate); teams, warps of one
+    int rows_there;
+};
+__shared__ Batch work;
+INLINE u8* at_byte(int offset) {
+    SHARED_BYTES(shared);
+    return shared + offset;
+}
+INLINE Segment* segments_at(int i) { return (Segment*)at_byte(work.segments) + i; }
 
 struct B256 : K256 {
-    static constexpr int SPAN = 2, STEP = 32;
+    static constexpr int SPAN = 2, STEP = 16;
 };
 struct B32 : K32 {
     static constexpr int SPAN = 1, STEP = 32;
@@ -44,98 +56,208 @@ INLINE int padded(int bytes) {  // an odd number of STEPs: eight rows then meet 
     return ((bytes + Form::STEP - 1) / Form::STEP | 1) * Form::STEP;
 }
 
-struct Spot16 {          // this lane's place in a 16×8 accumulator
-    int row, pair, column;  // outputs `row` and row + 8; rows 2·pair and 2·pair + 1 of each eight; row `column` to multiply
-};
-// Four neighbouring outputs of a tile would meet in the banks of shared memory; every second one does not.
-INLINE Spot16 spot16() {
-    int lane = threadIdx.x % 32, place = lane / 4;
-    return {place % 4 * 2 + place / 4, lane % 4, place};
-}
-
-// What a lane multiplies: the weights of outputs `row` and row + 8, the codes of rows `row` and row + 8
-// of the input.
-struct Operands {
-    const u8 *w, *q;
-    int w8, q8;      // bytes from one to the other
-    const u8* sums;  // of input row 2·pair
-    int q1;          // bytes from one input row to the next
-    u32 plane[2];
-};
 INLINE uint2 pair_of(const u8* p) { return *(const uint2*)p; }
 INLINE uint4 quad_of(const u8* p) { return *(const uint4*)p; }
+
+// What a lane holds of an accumulator of 16 outputs × 8 rows: outputs `row` and row + 8, rows 2·pair and 2·pair + 1.
+template <typename Form>
+INLINE int own_row() {
+    int place = threadIdx.x % 32 / 4;
+    // Four neighbouring outputs of a tile would meet in the banks of shared memory where a lane reads eight bytes; every
+    // second one does not.
+    return Form::STEP == 16 ? place : place % 4 * 2 + place / 4;
+}
+INLINE int own_pair() { return threadIdx.x % 4; }
+
+// The terms t_b of a unit, t[b][4n + 2h + i]: of output row + 8h and input row 8n + 2·pair + i.
+template <typename Form>
+struct Terms {
+    float t[8 * Form::BLOCKS];
+    u32 step[2];  // of a grid: of outputs row and row + 8
+};
+// Terms of one block where a chain's totals stand, while those are somewhere else.
+template <typename Form>
+INLINE void hold(const Terms<Form>& x, float (&t)[8], u32 (&step)[2]) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) t[k] = x.t[k];
+    if (Form::STEP == 64) step[0] = x.step[0], step[1] = x.step[1];
+}
+template <typename Form>
+INLINE void hold(const float (&t)[8], const u32 (&step)[2], Terms<Form>& x) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) x.t[k] = t[k];
+    x.step[0] = step[0], x.step[1] = step[1];
+}
+
+// --- K-quants: fragments by matrix loads ---
+// sum[n][2h + i] += scale[h] · c[n][2h + i].
+INLINE void add_scaled(u32 (&sum)[2][4], const int (&c)[2][4], u32 scale, u32 scale8) {
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        sum[n][0] += scale * (u32)c[n][0], sum[n][1] += scale * (u32)c[n][1];
+        sum[n][2] += scale8 * (u32)c[n][2], sum[n][3] += scale8 * (u32)c[n][3];
+    }
+}
+// Codes of a tile's outputs from byte `at` of each on, 32 bytes; of 32 codes of sixteen rows.
+INLINE void load_codes(u32 (&a)[4], const u8* tile, int bytes, int at) {
+    int lane = threadIdx.x % 32;
+    load_matrix4(a, shared_address(tile) + (u32)(lane % 16 * bytes + lane / 16 * 16 + at));
+}
+// A unit of the rows: where this lane begins to load 32 codes (registers 0 and 1: rows 0 to 7, 2 and 3: rows 8 to 15),
+// and its two sums of row `lane / 4`.
+struct Rows256 {
+    u32 codes;
+    const u8* sums;
+    int eight;  // bytes from one row to the eighth behind it
+    MEMBER void next(int units) { codes += (u32)(units * CODES_PITCH), sums += units * CODES_PITCH; }
+};
+INLINE Rows256 rows_at(B256, const u8* q, int pitch) {
+    int lane = threadIdx.x % 32;
+    return {shared_address(q) + (u32)((lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16),
+            q + lane / 4 * pitch + GROUP + 4 * own_pair(), 8 * pitch};
+}
+INLINE void load_rows(u32 (&b)[4], u32 codes, int k) { load_matrix4(b, codes + (u32)(32 * k)); }
+
+// Mins 2·pair and 2·pair + 1 of a block, as f16.
+INLINE u32 own_mins(const uint4& head) {
+    int pair = own_pair();
+    bool late = pair & 2;
+    u32 mins = (head.z >> (late ? 2 : 0) & (late ? 0x30303030u : 0x3f3f3f3fu)) | (head.w >> 4 & (late ? 0x0f0f0f0fu : 0));
+    return fma_halves(__byte_perm(mins, 0x64646464u, pair & 1 ? 0x4342 : 0x4140), 0x3c003c00u, 0xe400e400u);  // − 1024
+}
+// Σ m · (sum of 32 codes). A sum is 16·h + l, both whole numbers that f16 has: h and l are the last bits of 1536 + h and
+// 1024 + l.
+INLINE void min_sums(float (&m)[2][4], const uint4& head, const uint4& head8, const Rows256& rows) {
+    u32 low = own_mins(head), high = own_mins(head8), a[4] = {low, high, low, high};
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        u32 w = *(const u32*)(rows.sums + n * rows.eight);
+        u32 l = fma_halves((w & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe400e400u);         // · 1 − 1024
+        u32 h = fma_halves((w >> 4 & 0x03ff03ffu) ^ 0x66006600u, 0x4c004c00u, 0xf600f600u);  // · 16 − 24576
+        m[n][0] = m[n][1] = m[n][2] = m[n][3] = 0.0f;
+        mma_f16(m[n], a, l, h);
+    }
+}
+
+// Codes of one word of nibbles, those of block 2j and of block 2j + 1, times `fold`. Q4_K: sixteen times
+// the high one, which spares a shift. Q5_K: two times that, so that one shift of the fifth bits serves both.
+template <int FORMAT>
+INLINE void split_codes(u32 x, u32 fifths, int j, u32& first, u32& second) {
+    if (FORMAT == Q4_K) {
+        first = x & 0x0f0f0f0fu, second = x & 0xf0f0f0f0u;
+    } else {
+        u32 h = j < 2 ? fifths << (4 - 2 * j) : fifths >> (2 * j - 4);
+        first = (x & 0x0f0f0f0fu) | (h & 0x10101010u), second = (x >> 3 & 0x1e1e1e1eu) | (h & 0x20202020u);
+    }
+}
+// What those are multiplied by, so that both together are fold · (scale · low + scale · high).
+template <int FORMAT>
+INLINE void split_scales(const Scales& s, int j, u32& first, u32& second) {
+    u32 even = s.scale[j >> 1] & 0x00ff00ffu;
+    first = __byte_perm(FORMAT == Q4_K ? even * 16 : even * 2, 0, j & 1 ? 0x4432 : 0x4410);
+    second = (u32)scale_of(s, 2 * j + 1);
+}
+
+template <int FORMAT>
+INLINE void tile_k(const u8* tile, const Rows256& rows, float (&t)[8]) {
+    constexpr int BYTES = FORMAT == Q5_K ? 176 : 144, CODES = BYTES - 128;
+    u32 sum[2][4] = {}, fifths[4] = {};
+    const u8* own = tile + own_row<B256>() * BYTES;
+    uint4 head = quad_of(own), head8 = quad_of(own + 8 * BYTES);
+    Scales s = read_scales(head.y, head.z, head.w), s8 = read_scales(head8.y, head8.z, head8.w);
+    if (FORMAT == Q5_K) load_codes(fifths, tile, BYTES, 16);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        u32 x[4], a[4], a2[4], b[4], b2[4], scale, scale8, by, by8;
+        int c[2][4] = {}, c2[2][4] = {};
+        load_codes(x, tile, BYTES, CODES + 32 * j);
+        load_rows(b, rows.codes, 2 * j), load_rows(b2, rows.codes, 2 * j + 1);
+#pragma unroll
+        for (int i = 0; i < 4; i++) split_codes<FORMAT>(x[i], fifths[i], j, a[i], a2[i]);
+        split_scales<FORMAT>(s, j, scale, by), split_scales<FORMAT>(s8, j, scale8, by8);
+#pragma unroll
+        for (int n = 0; n < 2; n++) mma_u8(c[n], a, b[2 * n], b[2 * n + 1]), mma_u8(c2[n], a2, b2[2 * n], b2[2 * n + 1]);
+        add_scaled(sum, c, scale, scale8), add_scaled(sum, c2, by, by8);
+    }
+    float m[2][4], unfold = FORMAT == Q4_K ? 0x1p-4f : 0x1p-1f;
+    min_sums(m, head, head8, rows);
+    float d = mul1(half_to_float(head.x), unfold), d8 = mul1(half_to_float(head8.x), unfold);  // exact
+    float dmin = half_to_float(head.x >> 16), dmin8 = half_to_float(head8.x >> 16);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        bool high = k & 2;
+        float mins = mul1(high ? dmin8 : dmin, m[k >> 2][k & 3]);
+        t[k] = fma1(high ? d8 : d, __int2float_rn((int)sum[k >> 2][k & 3]), -mins);
+    }
+}
+
+// Four times the codes, centred: six bits without sign at the upper end of a byte, the highest one inverted.
+INLINE u32 four_centred(u32 nibbles, u32 pairs, int part) {  // nibbles in place; pairs at bits 2·part and up, inverted
+    u32 low = part < 2 ? nibbles << 2 : nibbles >> 2, high = pairs << (6 - 2 * part);
+    return (low & 0x3c3c3c3cu) | (high & 0xc0c0c0c0u);
+}
+INLINE void tile_6(const u8* tile, const Rows256& rows, float (&t)[8]) {
+    constexpr int BYTES = 208;
+    const u8* own = tile + own_row<B256>() * BYTES;
+    const u16* apart = (const u16*)(tile + TILE_OUTPUTS * BYTES) + own_row<B256>();
+    u32 d_of = apart[0], d8_of = apart[8], codes = rows.codes, sum[2][4] = {};
+#pragma unroll 1
+    for (int half = 0; half < 2; half++, own += 8, codes += 128) {
+        uint2 s = pair_of(own), s8 = pair_of(own + 8 * BYTES);
+        u32 nibbles[2][4], pairs[4];
+        load_codes(nibbles[0], tile + 64 * half, BYTES, 16), load_codes(nibbles[1], tile + 64 * half, BYTES, 48);
+        load_codes(pairs, tile + 32 * half, BYTES, 144);
+#pragma unroll
+        for (int i = 0; i < 4; i++) pairs[i] ^= 0xaaaaaaaau;
+#pragma unroll
+        for (int part = 0; part < 4; part++) {
+            u32 a[4], b[4];
+            load_rows(b, codes, part);
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[i] = four_centred(nibbles[part & 1][i], pairs[i], part);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {  // sixteen codes have a scale
+                int c[2][4] = {}, at = 2 * (part & 1) + i;
+                for (int n = 0; n < 2; n++) mma_s8_16(c[n], a[2 * i], a[2 * i + 1], b[2 * n + i]);
+                add_scaled(sum, c, signed_byte(part < 2 ? s.x : s.y, at), signed_byte(part < 2 ? s8.x : s8.y, at));
+            }
+        }
+    }
+    float d = mul1(half_to_float(d_of), 0x1p-2f), d8 = mul1(half_to_float(d8_of), 0x1p-2f);  // exact
+#pragma unroll
+    for (int k = 0; k < 8; k++) t[k] = mul1(k & 2 ? d8 : d, __int2float_rn((int)sum[k >> 2][k & 3]));
+}
+INLINE void unit_terms(B256, int format, const u8* tile, const Rows256& rows, Terms<B256>& to) {
+    if (format == Q4_K) tile_k<Q4_K>(tile, rows, to.t);
+    else if (format == Q5_K) tile_k<Q5_K>(tile, rows, to.t);
+    else tile_6(tile, rows, to.t);
+}
+
+// --- blocks of 32 and floats: a lane takes eight neighbouring codes of a weight and of a row ---
+template <int BYTES>
+struct RowsPlain {
+    const u8* q;
+    int pitch;
+    MEMBER void next(int units) { q += units * BYTES; }
+};
+INLINE RowsPlain<CODES_PITCH> rows_at(B32, const u8* q, int pitch) { return {q, pitch}; }
+INLINE RowsPlain<GRID_UNIT> rows_at(BGrid, const u8* q, int pitch) { return {q, pitch}; }
+struct Operands {
+    const u8 *w, *q;  // of outputs `row` and row + 8; of input rows `column` and column + 8
+    int w8, q8;       // bytes from one to the other
+    const u8* sums;   // of input row 2·pair
+    int q1;           // bytes from one input row to the next
+};
 INLINE const u8* sums_of(const Operands& o, int i) {
     return o.sums + (i & 1) * o.q1 + (i >> 1) * o.q8;
 }  // rows 0, 1, 8, 9
-
-// sum[n][2h + i] += scale[h] · (a · rows 8n …), for outputs row + 8h and rows 2·pair + i.
-INLINE void add_scaled(int (&sum)[2][4], const u32 (&a)[4], const uint2 (&b)[2], int scale, int scale8) {
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        int c[4] = {0, 0, 0, 0};
-        mma_s8(c, a, b[n].x, b[n].y);
-        sum[n][0] += scale * c[0], sum[n][1] += scale * c[1];
-        sum[n][2] += scale8 * c[2], sum[n][3] += scale8 * c[3];
-    }
-}
-INLINE void rows_at(const Operands& o, int at, uint2 (&b)[2]) {
+INLINE void pairs_at(const Operands& o, int at, uint2 (&b)[2]) {
     b[0] = pair_of(o.q + at), b[1] = pair_of(o.q + o.q8 + at);
 }
-
-// --- t_b of one group: t[b][4n + 2h + i] ---
-template <int FORMAT>
-INLINE void tile_k(const Operands& o, int pair, float* t) {
-    constexpr int CODES = FORMAT == Q5_K ? 48 : 16;
-    uint4 head = quad_of(o.w), head8 = quad_of(o.w + o.w8);
-    Scales s = read_scales(head.y, head.z, head.w), s8 = read_scales(head8.y, head8.z, head8.w);
-    uint2 h = {0, 0}, h8 = {0, 0};
-    if (FORMAT == Q5_K) h = pair_of(o.w + 16 + 8 * pair), h8 = pair_of(o.w + o.w8 + 16 + 8 * pair);
-    int sum[2][4] = {};
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const u8* at = o.w + CODES + k / 2 * 32 + 8 * pair;
-        uint2 w = pair_of(at), w8 = pair_of(at + o.w8), b[2];
-        int shift = k & 1 ? 4 : 0;
-        u32 a[4] = {w.x >> shift & 0x0f0f0f0fu, w8.x >> shift & 0x0f0f0f0fu, w.y >> shift & 0x0f0f0f0fu,
-                    w8.y >> shift & 0x0f0f0f0fu};
-        if (FORMAT == Q5_K)
-            a[0] |= fifth(h.x, k), a[1] |= fifth(h8.x, k), a[2] |= fifth(h.y, k), a[3] |= fifth(h8.y, k);
-        rows_at(o, 32 * k + 8 * pair, b);
-        add_scaled(sum, a, b, scale_of(s, k), scale_of(s8, k));
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint4 sums = quad_of(sums_of(o, i));
-        int n = i >> 1, c = i & 1;
-        t[4 * n + c] = with_min(head.x, sum[n][c], min_sum(sums, s));
-        t[4 * n + 2 + c] = with_min(head8.x, sum[n][2 + c], min_sum(sums, s8));
-    }
-}
-
-INLINE void tile_6(const Operands& o, int pair, float* t) {
-    uint4 s = quad_of(o.w), s8 = quad_of(o.w + o.w8);
-    u32 front = pair < 2 ? ~0u : 0;  // a lane's eight codes stand in one half of the 32
-    int sum[2][4] = {};
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        int h = k >> 2, part = k & 3, right = part & 2 ? 4 : 0, shift = 2 * part;
-        const u8 *at = o.w + 16 + 64 * h + 32 * (part & 1) + 8 * pair, *high = o.w + 144 + 32 * h + 8 * pair;
-        uint2 w = pair_of(at), w8 = pair_of(at + o.w8), p = pair_of(high), p8 = pair_of(high + o.w8), b[2];
-        u32 all[4] = {six_bits(w.x >> right, p.x, shift), six_bits(w8.x >> right, p8.x, shift),
-                      six_bits(w.y >> right, p.y, shift), six_bits(w8.y >> right, p8.y, shift)};
-        rows_at(o, 32 * k + 8 * pair, b);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            u32 keep = i ? ~front : front;
-            u32 a[4] = {all[0] & keep, all[1] & keep, all[2] & keep, all[3] & keep};
-            add_scaled(sum, a, b, byte_of(s, 2 * k + i), byte_of(s8, 2 * k + i));
-        }
-    }
-    float d = half_to_float(o.plane[0]), d8 = half_to_float(o.plane[1]);
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) t[4 * n + c] = mul1(c < 2 ? d : d8, __int2float_rn(sum[n][c]));
+INLINE Operands operands(int bytes, int row, const u8* tile, const u8* q, int pitch) {
+    int column = threadIdx.x % 32 / 4;
+    return {tile + row * bytes, q + column * pitch, 8 * bytes, 8 * pitch,
+            q + 2 * own_pair() * pitch + GROUP, pitch};
 }
 
 // Eight neighbouring codes of block j, not centred: the low nibbles are elements 0 to 15, the high ones
@@ -164,7 +286,7 @@ INLINE void tile_32(const Operands& o, int pair, float* t) {
     for (int j = 0; j < 8; j++) {
         uint2 w = codes_32<FORMAT>(o.w, j, pair), w8 = codes_32<FORMAT>(o.w + o.w8, j, pair), b[2];
         u32 a[4] = {w.x, w8.x, w.y, w8.y};
-        rows_at(o, 32 * j + 8 * pair, b);
+        pairs_at(o, 32 * j + 8 * pair, b);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             int c[4] = {0, 0, 0, 0};
@@ -206,273 +328,315 @@ INLINE void tile_grid(const Operands& o, int pair, float* t) {
         }
 }
 
-INLINE void tile_terms(B256, int format, const Operands& o, int pair, float* t) {
-    if (format == Q4_K) tile_k<Q4_K>(o, pair, t);
-    else if (format == Q5_K) tile_k<Q5_K>(o, pair, t);
-    else tile_6(o, pair, t);
-}
-INLINE void tile_terms(B32, int format, const Operands& o, int pair, float* t) {
+INLINE void unit_terms(B32, int format, const u8* tile, const RowsPlain<CODES_PITCH>& rows, Terms<B32>& to) {
+    Operands o = operands(group_bytes(format), own_row<B32>(), tile, rows.q, rows.pitch);
     switch (format) {
-        case Q8_0: return tile_32<Q8_0>(o, pair, t);
-        case Q4_0: return tile_32<Q4_0>(o, pair, t);
-        case Q4_1: return tile_32<Q4_1>(o, pair, t);
-        case Q5_0: return tile_32<Q5_0>(o, pair, t);
-        default: return tile_32<Q5_1>(o, pair, t);
+        case Q8_0: return tile_32<Q8_0>(o, own_pair(), to.t);
+        case Q4_0: return tile_32<Q4_0>(o, own_pair(), to.t);
+        case Q4_1: return tile_32<Q4_1>(o, own_pair(), to.t);
+        case Q5_0: return tile_32<Q5_0>(o, own_pair(), to.t);
+        default: return tile_32<Q5_1>(o, own_pair(), to.t);
     }
 }
-INLINE void tile_terms(BGrid, int, const Operands& o, int pair, float* t) { tile_grid(o, pair, t); }
+INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& rows, Terms<BGrid>& to) {
+    int row = own_row<BGrid>();
+    const u32* steps = (const u32*)(tile + TILE_OUTPUTS * GRID_UNIT);
+    to.step[0] = steps[row], to.step[1] = steps[row + 8];
+    tile_grid(operands(GRID_UNIT, row, tile, rows.q, rows.pitch), own_pair(), to.t);
+}
 
 // --- jobs ---
-struct Batch {  // what a thread block knows of its work
-    u8 *ring, *rows;
-    float *scales, *chains, *totals;
-    u32* turn;  // jobs of each slot that are done
-    Segment* segments;
-    int units, pitch, slice, slices, tiles, pass,
-        passes;                           // `pass` tiles at a time, all their slices one after another
-    int spans, last_spans, jobs, rounds;  // jobs of a tile in a slice, in the last slice; all jobs
-};
 template <typename Form>
-INLINE Batch batch_of(const Matvec& a, const Shares& s, u8* shared, int warps) {
+INLINE Batch batch_of(const Matvec& a, const Shares& s, int warps) {
     Batch b;
     b.units = (a.source.width + Form::UNIT - 1) / Form::UNIT, b.tiles = s.ranges[PARTS].segment;
-    b.slice = min(a.slice, b.units), b.slices = (b.units + b.slice - 1) / b.slice;
-    b.pass = a.pass, b.passes = (b.tiles + b.pass - 1) / b.pass;
-    b.spans = (b.slice + Form::SPAN - 1) / Form::SPAN;
-    b.last_spans = (b.units - (b.slices - 1) * b.slice + Form::SPAN - 1) / Form::SPAN;
-    b.jobs = b.tiles * ((b.slices - 1) * b.spans + b.last_spans);
-    b.rounds = b.slices == 1 ? 1 : b.slices * b.passes;
+    b.blocks = b.units * Form::BLOCKS;
+    bool cut = a.slice < b.units;
+    b.slice = cut ? a.slice : b.units, b.pass = cut ? a.pass : b.tiles, b.rounds = 1;
+    if (cut) b.rounds = (b.units + b.slice - 1) / b.slice * ((b.tiles + b.pass - 1) / b.pass);
+    b.each = is_gated(a) ? 2 : 1;
+    u32 wanted = (u32)max(1, min(b.pass, b.tiles) / b.each);
+    b.members = max(1, (int)((u32)warps / wanted)), b.teams = (int)((u32)warps / (u32)b.members);
     b.pitch = padded<Form>(b.slice * Form::ROW_BYTES);
-    b.ring = shared, b.rows = shared + warps * a.stages * a.stage_bytes;
-    b.scales = (float*)(b.rows + (b.slices > 1 ? 2 : 1) * 16 * b.pitch);
-    b.chains = b.scales + 16 * b.units * Form::BLOCKS;
-    b.turn = (u32*)(b.chains + 256 * b.pass), b.segments = (Segment*)(b.turn + b.pass);
-    b.totals = (float*)(b.segments + b.tiles);
+    b.rows = warps * a.stages * a.stage_bytes;
+    b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
+    b.chains = b.scales + 64 * b.blocks;
+    b.segments = b.chains + 1024 * (cut ? b.pass : b.each == 2 ? warps : warps / 2);
     return b;
 }
 
-struct Job {
-    int unit, count, slot;  // first unit and how many (0: no job); the chain's place
-    int segment;
-    int round, index;  // which fetch of the rows; how many jobs of its slot come before
+// Where a warp is: job `span` of the `end` that a tile has in the slice that begins at unit `begin`; the pass that begins
+// at tile `first`.
+struct Walk {
+    int span, end, tile, begin, first, round;
+    MEMBER bool over() const { return first >= work.tiles; }
 };
 template <typename Form>
-INLINE uint4 packed_job(const Batch& b, int j) {
-    if (j >= b.jobs) return make_uint4(0, 0, 0, 0);
-    int total = (b.slices - 1) * b.spans + b.last_spans, pass = min(j / (b.pass * total), b.passes - 1);
-    int rest = j - pass * b.pass * total, tiles = min(b.pass, b.tiles - pass * b.pass);
-    int slice = min(rest / (tiles * b.spans), b.slices - 1),
-        spans = slice == b.slices - 1 ? b.last_spans : b.spans;
-    rest -= slice * tiles * b.spans;
-    int set = rest / (SET * spans), width = min(SET, tiles - set * SET);
-    rest -= set * SET * spans;
-    int span = rest / width, slot = set * SET + rest % width, tile = pass * b.pass + slot,
-        index = pass * total + slice * b.spans + span;
-    int unit = slice * b.slice + span * Form::SPAN,
-        count = min(Form::SPAN, min((slice + 1) * b.slice, b.units) - unit);
-    int round = b.slices == 1 ? 0 : pass * b.slices + slice;
-    return make_uint4((u32)unit | (u32)slot << 16 | (u32)count << 24, (u32)round | (u32)index << 16, (u32)tile, 0);
+INLINE void settle(Walk& w, int team) {  // on a tile that is there
+    while (w.tile >= min(w.first + work.pass, work.tiles)) {
+        w.begin += work.slice, w.round++;
+        if (w.begin >= work.units) w.begin = 0, w.first += work.pass;
+        w.tile = w.first + work.each * team, w.end = 1 << 30;
+        if (w.over()) return;
+    }
+    w.end = (min(work.slice, work.units - w.begin) + Form::SPAN - 1) / Form::SPAN;
 }
-// The next jobs of each warp, worked out sixteen at a time.
-constexpr int KNOWN = 32;
-__shared__ __align__(16) uint4 known_jobs[(MOST_WARPS - 1) * KNOWN];
-__shared__ Batch work;  // for them alone: what the products do not need stays out of registers
+template <typename Form>
+INLINE void forward(Walk& w, int team) {  // to the tile and slice that has the job which `span` has come to
+#pragma unroll 1
+    while (w.span >= w.end) {
+        w.span -= w.end;
+        w.tile += work.each == 1 ? work.teams : w.tile & 1 ? 2 * work.teams - 1 : 1;
+        settle<Form>(w, team);
+    }
+}
+
+// What a warp requests next: `left` jobs of one tile that differ by `step` bytes, then those of the walk.
+struct __align__(16) Copies {
+    const u8* from;
+    int left;
+    u32 bytes, step, to, stride, count;  // of a copy; from one job to the next; in the stage; from copy to copy; of a job
+};
+struct Coming {
+    Copies copies;
+    Walk walk;
+};
+__shared__ Coming coming[MOST_WARPS];
+__shared__ Walk walks[MOST_WARPS];  // what a warp multiplies
 
 template <typename Form>
-INLINE void know_jobs(int from) {  // jobs from … from + 15 of this warp
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, i = from + threadIdx.x % 16;
-    if (threadIdx.x % 32 < 16)
-        known_jobs[warp * KNOWN + i % KNOWN] = packed_job<Form>(work, warp + i * warps);
-    __syncwarp();
+INLINE void request_walk(Coming& c, int team, u8* to, u64* full) {
+    Walk w = c.walk;
+    int left = 0;
+    if (!w.over()) {
+        const Segment& g = *segments_at(w.tile);
+        int units = min(work.slice, work.units - w.begin), at = Form::SPAN * w.span, bytes = g.bytes();
+        request(g, w.begin + at, min(Form::SPAN, units - at), to, full);
+        w.span += work.members;
+        bool whole = g.count() == TILE_OUTPUTS;
+        if (whole || g.apart() == 0) left = (int)((u32)max(0, units / Form::SPAN - w.span + work.members - 1) / (u32)work.members);
+        u32 first = whole ? 0 : g.first() * g.unit_bytes();
+        c.copies = {g.tile + (i64)(w.begin + Form::SPAN * w.span) * bytes + first, left,
+                    (u32)(whole ? Form::SPAN * bytes : g.count() * g.unit_bytes()), (u32)(work.members * Form::SPAN * bytes),
+                    first, (u32)bytes, whole ? 1u : Form::SPAN};
+        w.span += left * work.members;
+        forward<Form>(w, team);
+    }
+    c.copies.left = left, c.walk = w;
 }
-INLINE Job job_at(int i) {
-    uint4 p = known_jobs[threadIdx.x / 32 * KNOWN + i % KNOWN];
-    Job r;
-    r.unit = (int)(p.x & 0xffff), r.slot = (int)(p.x >> 16 & 255), r.count = (int)(p.x >> 24 & 3);
-    r.round = (int)(p.y & 0xffff), r.index = (int)(p.y >> 16), r.segment = (int)p.z;
-    return r;
-}
-
-// A job's weights into a stage; a group of copies even where there is no job, so that they can be counted.
-INLINE void request_tile(const Batch& b, const Job& job, u8* to, u64* full) {
-    if (job.count) request(b.segments[job.segment], job.unit, job.count, to, full);
-#ifndef HAS_BULK
+// The next job's weights into a stage; a group of copies even where there is no job, so that they can be counted.
+template <typename Form>
+INLINE void request_next(int team, u8* to, u64* full) {
+    Coming& c = coming[threadIdx.x / 32];
+#ifdef HAS_BULK
+    if (threadIdx.x % 32) return;
+    Copies x = c.copies;  // all at once
+    if (x.left == 0) return request_walk<Form>(c, team, to, full);
+    c.copies.from = x.from + x.step, c.copies.left = x.left - 1;
+    barrier_expect(full, x.count * x.bytes);
+    bulk_copy(to + x.to, x.from, x.bytes, full);
+    if (x.count > 1) bulk_copy(to + x.to + x.stride, x.from + x.stride, x.bytes, full);
+#else
+    Walk w = c.walk;
+    if (!w.over()) {
+        int at = Form::SPAN * w.span, units = min(work.slice, work.units - w.begin);
+        request(*segments_at(w.tile), w.begin + at, min(Form::SPAN, units - at), to, full);
+        w.span += work.members;
+        forward<Form>(w, team);
+    }
     copy_commit();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) c.walk = w;
+    __syncwarp();
 #endif
 }
 
-// What stands behind a tile for outputs row + 8h: d of Q6_K, the steps of a grid.
-INLINE u32 apart_at(B256, const Segment& g, const u8* behind, int row) {
-    return g.format() == Q6_K ? ((const u16*)behind)[row] : 0;
-}
-INLINE u32 apart_at(B32, const Segment&, const u8*, int) { return 0; }
-INLINE u32 apart_at(BGrid, const Segment&, const u8* behind, int row) { return ((const u32*)behind)[row]; }
-
-struct Planes {
-    u32 v[2][2];  // of unit i and output row + 8h
-};
-
 // --- chains ---
-INLINE void advance(B256, const Batch& b, int unit, const u32 (&)[2], const float* t, float (&total)[8]) {
-    const float* s = b.scales + 16 * unit + 2 * spot16().pair;
+INLINE int own_input(int k) { return (k >> 2) * 8 + 2 * own_pair() + (k & 1); }  // the row of a lane's element k
+struct RowScales {
+    float2 low, high;  // of a lane's four rows
+    MEMBER float of(int k) const { return k < 4 ? (k & 1 ? low.y : low.x) : k & 1 ? high.y : high.x; }
+};
+INLINE RowScales row_scales(const float* s) { return {*(const float2*)s, *(const float2*)(s + 8)}; }
+// `scales`: of this lane's first row and the unit's first block.
+INLINE void advance(B256, const float* scales, const Terms<B256>& x, float (&total)[8]) {
+    RowScales s = row_scales(scales);
 #pragma unroll
-    for (int k = 0; k < 8; k++) total[k] = fma1(s[(k >> 2) * 8 + (k & 1)], t[k], total[k]);
+    for (int k = 0; k < 8; k++) total[k] = fma1(s.of(k), x.t[k], total[k]);
 }
-INLINE void advance(B32, const Batch& b, int unit, const u32 (&)[2], const float* t, float (&total)[8]) {
-    const float* s = b.scales + 128 * unit + 2 * spot16().pair;
+INLINE void advance(B32, const float* scales, const Terms<B32>& x, float (&total)[8]) {
 #pragma unroll
-    for (int j = 0; j < 8; j++)
+    for (int j = 0; j < 8; j++) {
+        RowScales s = row_scales(scales + 16 * j);
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            total[k] = fma1(s[16 * j + (k >> 2) * 8 + (k & 1)], t[8 * j + k], total[k]);
+        for (int k = 0; k < 8; k++) total[k] = fma1(s.of(k), x.t[8 * j + k], total[k]);
+    }
 }
-INLINE void advance(BGrid, const Batch& b, int unit, const u32 (&steps)[2], const float* t,
-                    float (&total)[8]) {
-    const float* s = b.scales + 16 * unit + 2 * spot16().pair;
+INLINE void advance(BGrid, const float* scales, const Terms<BGrid>& x, float (&total)[8]) {
+    RowScales s = row_scales(scales);
 #pragma unroll
     for (int k = 0; k < 8; k++)
-        total[k] = fma1(t[k], mul1(__uint_as_float(steps[k >> 1 & 1]), s[(k >> 2) * 8 + (k & 1)]), total[k]);
+        total[k] = fma1(x.t[k], mul1(__uint_as_float(x.step[k >> 1 & 1]), s.of(k)), total[k]);
+}
+INLINE void load_chain(const float* from, float (&total)[8]) {
+    float4 x = ((const float4*)from)[threadIdx.x % 32], y = ((const float4*)from)[threadIdx.x % 32 + 32];
+    total[0] = x.x, total[1] = x.y, total[2] = x.z, total[3] = x.w;
+    total[4] = y.x, total[5] = y.y, total[6] = y.z, total[7] = y.w;
+}
+INLINE void store_chain(float* to, const float (&total)[8]) {
+    ((float4*)to)[threadIdx.x % 32] = make_float4(total[0], total[1], total[2], total[3]);
+    ((float4*)to)[threadIdx.x % 32 + 32] = make_float4(total[4], total[5], total[6], total[7]);
 }
 
-INLINE void end_tile(const Matvec& a, const Shares& s, const Batch& b, const Job& job,
-                     const float (&total)[8], int n, bool gated) {
-    Spot16 spot = spot16();
-    const Segment& g = b.segments[job.segment];
-    const Part& part = a.parts[g.part()];
-    int flat = s.ranges[g.part()].flat - s.ranges[g.part()].first;
-#pragma unroll 1
-    for (int h = 0; h < 2; h++) {
-        int row = spot.row + 8 * h, o = g.output + row;
-        if ((u32)(row - g.first()) >= (u32)g.count()) continue;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            int r = (k >> 1) * 8 + 2 * spot.pair + (k & 1);
-            float v = h ? total[(k >> 1) * 4 + 2 + (k & 1)] : total[(k >> 1) * 4 + (k & 1)];
-            if (r >= n) continue;
-            if (gated) b.totals[(flat + o) * 16 + r] = v;
-            else part.out[(i64)r * part.outputs + o] = finished(a, part, v, r);
-        }
-    }
-}
-
-// A count, not a barrier: a job may wait for one that is many turns away.
-INLINE void wait_turn(const u32* turn, u32 index) {
-    while (*(const volatile u32*)turn != index) __nanosleep(16);
-    __threadfence_block();
-}
-INLINE void pass_turn(u32* turn, u32 index) {
-    __threadfence_block();
-    *(volatile u32*)turn = index;
-}
-
+// A tile's outputs; `gate`: the chain of the gate's tile. One copy of the code: it runs once a tile.
 template <typename Form>
-INLINE void hand_on(const Matvec& a, const Shares& s, const Batch& b, const Job& job, const float* t,
-                    const Planes& planes, int n, bool gated) {
-    int lane = threadIdx.x % 32;
-    bool last = job.unit + job.count == b.units;
-    float total[8] = {};
-    float4* chain = (float4*)(b.chains + 256 * job.slot) + lane;
-    wait_turn(b.turn + job.slot, (u32)job.index);
-    if (job.unit) {
-        float4 x = chain[0], y = chain[32];
-        total[0] = x.x, total[1] = x.y, total[2] = x.z, total[3] = x.w;
-        total[4] = y.x, total[5] = y.y, total[6] = y.z, total[7] = y.w;
-    }
+INLINE void write_tile(const Matvec& a, const Segment& g, float (&total)[8], const float* gate) {
+    const Part& part = a.parts[g.part()];
+    bool gated = is_gated(a);
+#pragma unroll 1
+    for (int k = 0; k < 8; k++) {
+        int row = own_row<Form>() + 8 * (k >> 1 & 1), r = own_input(k), o = g.output + row;
+        float v = total[0];
 #pragma unroll
-    for (int i = 0; i < Form::SPAN; i++)
-        if (i < job.count) advance(Form(), b, job.unit + i, planes.v[i], t + 8 * Form::BLOCKS * i, total);
-    if (!last) {
-        chain[0] = make_float4(total[0], total[1], total[2], total[3]);
-        chain[32] = make_float4(total[4], total[5], total[6], total[7]);
+        for (int i = 0; i < 7; i++) total[i] = total[i + 1];
+        if (r >= work.rows_there || (u32)(row - g.first()) >= (u32)g.count()) continue;
+        v = finished(a, part, v, r);
+        float* out = part.out;
+        if (gated) {
+            float other = gate[(k >> 2) * 128 + threadIdx.x % 32 * 4 + (k & 3)];
+            other = activated(finished(a, a.parts[0], other, r), a.epilogue);
+            v = stored(mul1(other, v), {a.faults, a.act_entry}, r), out = a.out;
+        }
+        out[(i64)r * part.outputs + o] = v;
     }
-    __syncwarp();
-    if (lane == 0) pass_turn(b.turn + job.slot, (u32)job.index + 1);
-    if (last) end_tile(a, s, b, job, total, n, gated);
 }
 
-__shared__ u64 rows_full[2], rows_empty[2];
+// --- the rows ---
+// Full: the rows' slice is there. Empty: all warps are through with it. Turns: the chain has come to this warp.
+__shared__ u64 rows_full[COPIES], rows_empty[COPIES], turns[MOST_WARPS];
 
 // The warp that fetches the rows, a slice at a time.
 template <typename Form>
 INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
-    int lane = threadIdx.x % 32;
+    int lane = threadIdx.x % 32, begin = 0;
+    i64 row = (i64)b.units * Form::ROW_BYTES;
+#pragma unroll 1
     for (int i = 0; i < b.rounds; i++) {
-        int begin = i % b.slices * b.slice,
-            pieces = (min(begin + b.slice, b.units) - begin) * Form::ROW_BYTES / 16;
-        if (i >= 2) barrier_wait(rows_empty + (i & 1), (u32)((i >> 1) - 1) & 1);
-        for (int r = 0; r < n; r++) {
-            const u8* from = a.source.codes + ((i64)r * b.units + begin) * Form::ROW_BYTES;
-            u8* to = b.rows + ((i & 1) * 16 + r) * b.pitch;
-            for (int k = lane; k < pieces; k += 32) copy16(to + 16 * k, from + 16 * k);
-        }
+        u64* full = rows_full + i % COPIES;
+        int bytes = min(b.slice, b.units - begin) * Form::ROW_BYTES;
+        u8* to = at_byte(b.rows + i % COPIES * 16 * b.pitch);
+        const u8* from = a.source.codes + (i64)begin * Form::ROW_BYTES;
+        if (i >= COPIES) barrier_wait(rows_empty + i % COPIES, (u32)(i / COPIES - 1) & 1);
+#ifdef HAS_BULK
+        if (lane == 0) barrier_expect(full, (u32)(n * bytes));
+        __syncwarp();
+        if (lane < n) bulk_copy(to + lane * b.pitch, from + lane * row, (u32)bytes, full);
+#else
+        for (int r = 0; r < n; r++)
+            for (int k = 16 * lane; k < bytes; k += 512) copy16(to + r * b.pitch + k, from + r * row + k);
         copy_commit();
         copy_wait<0>();
-        barrier_arrive(rows_full + (i & 1));
+        barrier_arrive(full);
+#endif
+        begin += b.slice;
+        if (begin >= b.units) begin = 0;
     }
+}
+// The rows' scales, sixteen of a block side by side. Of rows that are not there something is read too, for nothing.
+INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
+    int r = threadIdx.x % 16;
+#pragma unroll 4
+    for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
 }
 // A warp goes on to the next fetch: all of them pass all of them, whether they have a job there or not.
 INLINE void next_round(int& round) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(rows_empty + (round & 1));
+    if (round >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + round % COPIES);
     round++;
-    barrier_wait(rows_full + (round & 1), (u32)(round >> 1) & 1);
+    barrier_wait(rows_full + round % COPIES, (u32)(round / COPIES) & 1);
 }
 
-template <typename Form>
-INLINE void multiply(const Matvec& a, const Shares& s, const Batch& b, u8* ring, int n, bool gated) {
-    Spot16 spot = spot16();
-    int warp = threadIdx.x / 32, round = 0, stage = 0;
-    u64* full = ring_full + warp * MOST_STAGES;
-    u32 phase = 0;
-    barrier_wait(rows_full, 0);
-    for (int i = 0;; i++) {
-        Job job = job_at(i);
-        if (job.count == 0) break;
-        if (i % 16 == 0) know_jobs<Form>(i + 16);
-        while (round < job.round) next_round(round);
-        Segment g = b.segments[job.segment];
-        int slice = b.slices == 1 ? 0 : job.unit / b.slice * b.slice;
-        const u8* rows = b.rows + (round & 1) * 16 * b.pitch + (job.unit - slice) * Form::ROW_BYTES;
-        u8* here = ring + stage * a.stage_bytes;
-        float t[Form::SPAN * Form::BLOCKS * 8];
-        Planes planes = {};
-        await(full + stage, phase, a.stages);
-#pragma unroll
-        for (int k = 0; k < Form::SPAN; k++) {
-            if (k >= job.count) break;
-            __syncwarp();  // one group after the other: side by side they do not fit the registers
-            const u8 *q = rows + k * Form::ROW_BYTES, *tile = here + k * g.bytes();
-            for (int h = 0; h < 2; h++)
-                planes.v[k][h] = apart_at(Form(), g, tile + TILE_OUTPUTS * g.unit_bytes(), spot.row + 8 * h);
-            Operands o = {tile + spot.row * g.unit_bytes(),
-                          q + spot.column * b.pitch,
-                          8 * g.unit_bytes(),
-                          8 * b.pitch,
-                          q + 2 * spot.pair * b.pitch + GROUP,
-                          b.pitch,
-                          {planes.v[k][0], planes.v[k][1]}};
-            tile_terms(Form(), g.format(), o, spot.pair, t + 8 * Form::BLOCKS * k);
+INLINE void hand_on(u64* turn) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(turn);
+}
+
+// Of a tile in a slice of the rows the jobs of one warp. Alone it continues the chain unit by unit; among others it waits
+// with a job's terms until the chain has come to it.
+template <typename Form, bool alone>
+INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
+    int warp = threadIdx.x / 32, members = alone ? 1 : work.members, round = -1, stage = 0;
+    u64 *full = ring_full + warp * MOST_STAGES, *after = turns + (member + 1 == members ? warp - member : warp + 1);
+    u32 phase = 0, turn = 0;
+    Walk& at = walks[warp];
+#pragma unroll 1
+    while (!at.over()) {
+        while (round < at.round) next_round(round);
+        const Segment& g = *segments_at(at.tile);
+        bool cut = work.slice < work.units, gated = work.each == 2, kept = gated && !(at.tile & 1);  // the gate's totals wait
+        int format = g.format(), bytes = g.bytes(), units = min(work.slice, work.units - at.begin);
+        int slot = cut ? at.tile - at.first : alone ? team : work.each * team + (gated ? at.tile & 1 : 0);
+        int jobs = at.end, job = at.span;
+        bool ends = at.begin + units == work.units, done = false;
+        auto rows = rows_at(Form(), at_byte(work.rows + round % COPIES * 16 * work.pitch), work.pitch);
+        rows.next(Form::SPAN * job);
+        const float* scales = (const float*)at_byte(work.scales) + 2 * own_pair() + 16 * Form::BLOCKS * (at.begin + Form::SPAN * job);
+        float *chain = (float*)at_byte(work.chains + 1024 * slot), total[8] = {};
+        if (alone && at.begin) load_chain(chain, total);
+#pragma unroll 1
+        for (; job < jobs; job += members) {
+            int count = min(Form::SPAN, units - Form::SPAN * job);
+            u8* here = ring + stage * a.stage_bytes;
+            const u8* tile = here;
+            Terms<Form> now;
+            u32 steps[2] = {};
+            await(full + stage, phase, a.stages);
+#pragma unroll 1
+            for (int k = 0; k < count; k++) {
+                if (Form::SPAN > 1 && k && !alone) hold(now, total, steps);
+                unit_terms(Form(), format, tile, rows, now);
+                if (alone) advance(Form(), scales, now, total), scales += 16 * Form::BLOCKS;
+                tile += bytes, rows.next(1);
+            }
+            __syncwarp();
+            request_next<Form>(team, here, full + stage);
+            if (++stage == a.stages) stage = 0, phase ^= 1;
+            if constexpr (alone) continue;
+            rows.next((members - 1) * Form::SPAN);
+            Terms<Form> before;
+            hold(total, steps, before);
+            barrier_wait(turns + warp, turn), turn ^= 1;
+            if (job || at.begin) {
+                load_chain(chain, total);
+            } else {
+                for (int k = 0; k < 8; k++) total[k] = 0.0f;
+            }
+            if (Form::SPAN > 1 && count > 1) advance(Form(), scales, before, total);
+            advance(Form(), scales + 16 * Form::BLOCKS * (count - 1), now, total);
+            scales += 16 * Form::BLOCKS * Form::SPAN * members;
+            done = ends && job + 1 == jobs;
+            if (!done || kept) store_chain(chain, total);
+            if (!done || !gated) hand_on(after);
+        }
+        if (alone) {
+            done = ends;
+            if (!done || kept) store_chain(chain, total);
+        }
+        if (done && !kept) write_tile<Form>(a, *segments_at(at.tile), total, alone && !cut ? chain : chain - 256);
+        if (!alone && done && gated) hand_on(after);  // the gate's totals have been read
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            Walk w = at;
+            w.span = job;
+            forward<Form>(w, team);
+            at = w;
         }
         __syncwarp();
-        request_tile(b, job_at(i + a.stages), here, full + stage);
-        hand_on<Form>(a, s, b, job_at(i), t, planes, n, gated);
-        if (++stage == a.stages) stage = 0, phase ^= 1;
     }
-    while (round < b.rounds - 1) next_round(round);
+    while (round < work.rounds - 1) next_round(round);
 #ifndef HAS_BULK
     copy_wait<0>();
 #endif
-}
-
-INLINE void write_gated(const Matvec& a, const Shares& s, const float* totals, int n) {
-    int count = s.ranges[0].count;
-    for (int i = threadIdx.x; i < count * n; i += blockDim.x) {
-        int r = i / count, o = i % count;
-        float gate = stored(totals[o * 16 + r], {a.faults, a.parts[0].entry}, r);
-        float up = stored(totals[(s.ranges[1].flat + o) * 16 + r], {a.faults, a.parts[1].entry}, r);
-        a.out[(i64)r * a.parts[0].outputs + s.ranges[0].first + o] =
-            stored(mul1(activated(gate, a.epilogue), up), {a.faults, a.act_entry}, r);
-    }
 }
 
 template <typename Form>
@@ -482,39 +646,55 @@ INLINE void batch(const Matvec& a) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
     make_shares(a, shares);
-    if (threadIdx.x < 2)
-        barrier_init(rows_full + threadIdx.x, 32), barrier_init(rows_empty + threadIdx.x, warps);
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x % 32 == 0) {
         for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
+        barrier_init(turns + warp, 1);
+    }
+    __syncthreads();
+    Batch b = batch_of<Form>(a, shares, warps);
+    if (threadIdx.x == 0) work = b;
+    make_segments(a, shares, b.units, (Segment*)(shared + b.segments));
+    if (threadIdx.x < COPIES) {
+#ifdef HAS_BULK
+        barrier_init(rows_full + threadIdx.x, 1);
+#else
+        barrier_init(rows_full + threadIdx.x, 32);
+#endif
+        barrier_init(rows_empty + threadIdx.x, b.teams * b.members);
+    }
 #ifdef HAS_BULK
     barrier_fence();
 #endif
     __syncthreads();
-    Batch b = batch_of<Form>(a, shares, shared, warps);
-    make_segments(a, shares, b.units, b.segments);
-    if (threadIdx.x == 0) work = b;
-    __syncthreads();
-    for (int i = threadIdx.x; i < b.pass; i += blockDim.x) b.turn[i] = 0;
-    u8* ring = b.ring + warp * a.stages * a.stage_bytes;
-    if (warp < warps) {
-        know_jobs<Form>(0);
+    if (warp == warps) {
+        touch(a);
+        previous_kernel_done();
+        if (blockIdx.x == 0 && threadIdx.x % 32 == 0) *a.made = 0;
+        return fetch_slices<Form>(a, b, min(*a.count, 16));
+    }
+    int team = (int)((u32)warp / (u32)b.members), member = warp - team * b.members;
+    u8* ring = shared + warp * a.stages * a.stage_bytes;
+    if (team < b.teams) {
+        Walk w = {member, 0, b.each * team, 0, 0, 0};
+        settle<Form>(w, team);
+        forward<Form>(w, team);
+        if (threadIdx.x % 32 == 0) {
+            coming[warp].copies.left = 0, coming[warp].walk = walks[warp] = w;
+            if (member == 0) barrier_arrive(turns + warp);
+        }
+        __syncwarp();
+#pragma unroll 1
         for (int i = 0; i < a.stages; i++)
-            request_tile(b, job_at(i), ring + i * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
+            request_next<Form>(team, ring + i * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
     }
+    touch(a);
     previous_kernel_done();
-    int n = min(*a.count, 16), blocks = b.units * Form::BLOCKS;
-    for (int i = threadIdx.x; i < 16 * blocks; i += blockDim.x) {
-        int r = i / blocks;
-        b.scales[i % blocks * 16 + r] = r < n ? a.source.scales[i] : 0.0f;
-    }
-    __syncthreads();
-    if (blockIdx.x == 0 && threadIdx.x == 0) *a.made = 0;
-    bool gated = a.epilogue == OUT_SILU || a.epilogue == OUT_GELU;
-    if (warp == warps) fetch_slices<Form>(a, b, n);
-    else multiply<Form>(a, shares, b, ring, n, gated);
-    if (!gated) return;
-    __syncthreads();
-    write_gated(a, shares, b.totals, n);
+    if (threadIdx.x == 0) work.rows_there = min(*a.count, 16);
+    fetch_scales(a.source.scales, (float*)(shared + b.scales), b.blocks, warps);
+    named_sync(1, 32 * warps);
+    if (team >= b.teams) return;
+    if (b.members == 1) multiply<Form, true>(a, team, 0, ring);
+    else multiply<Form, false>(a, team, member, ring);
 }
 
 #if __CUDA_ARCH__ == 900

@@ -23,6 +23,17 @@ INLINE u32 float_to_half2(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+INLINE u32 fma_halves(u32 a, u32 b, u32 c) {  // two f16 in each word
+    u32 r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+// Byte i of a word, with its sign.
+INLINE u32 signed_byte(u32 w, int i) {
+    u32 r;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(r) : "r"(w), "r"(0x8880 + 0x1111 * i));
+    return r;
+}
 
 // c + Σ of four products: bytes of a without sign, those of b with.
 INLINE int dot4_u8(u32 a, u32 b, int c) {
@@ -177,6 +188,11 @@ INLINE void mma_s8_from(int start, int (&c)[4], const u32 (&a)[4], u32 b0, u32 b
 MMA_8(mma_s8, "s8")
 MMA_8(mma_u8, "u8")  // A without sign
 #undef MMA_8
+INLINE void mma_s8_16(int (&c)[4], u32 a0, u32 a1, u32 b) {  // 16×8 += 16×16 · 16×8
+    ASM("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}
 
 #ifdef HAS_WARPGROUPS
 #include "warpgroup.cuh"
