@@ -382,6 +382,7 @@ INLINE void matvec(const Matvec& a) {
     __shared__ int there;  // rows: not in a register meanwhile
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     next_kernel_may_start();
+    int n = min(*a.count, ROWS);
     bool late = *(const volatile u32*)a.made == a.makers;
     if (threadIdx.x % 32 == 0)  // lanes of one warp would do it one by one
 #pragma unroll 1
@@ -394,7 +395,6 @@ INLINE void matvec(const Matvec& a) {
     __syncthreads();
     int segments = shares.ranges[PARTS].segment;
     Stream<Form, ROWS> stream;
-    int n = min(*a.count, ROWS);
     if (threadIdx.x == 0) there = n;
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
