@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from muser.devices.cuda.card import Card, Kernel, Shape
+from muser.devices.cuda.card import Kernel, Shape
 from muser.errors import ArithmeticFault
 
 
@@ -33,10 +33,6 @@ class Tape:
 
     launches: tuple[Launch, ...]
     entries: tuple[tuple[str, int], ...]
-
-    def queue(self, card: Card) -> None:
-        for launch in self.launches:
-            card.launch(launch.kernel, launch.shape, launch.args)
 
     def fault(self, word: int) -> ArithmeticFault:
         """What a fault word says."""

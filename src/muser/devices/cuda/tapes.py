@@ -1,7 +1,8 @@
 """A runner's tapes: each row bucket's body, up to where wanted rows are taken, and its tail."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from muser.devices.cuda.buckets import FEW
 from muser.devices.cuda.card import Card, Recording
@@ -13,6 +14,8 @@ from muser.devices.cuda.tape import Tape
 from muser.errors import DeviceError
 from muser.graph import Op, TakeRows
 
+FIRST = 24  # launches and copies of few rows that are queued before the others
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
@@ -21,10 +24,10 @@ class Part:
     tape: Tape
     block: StepBlock
 
-    def queue(self, card: Card) -> None:
-        self.block.send(card)
-        self.tape.queue(card)
-        self.block.fetch(card)
+    def works(self, card: Card) -> list[Callable[[], None]]:
+        """What it queues, piece by piece: the block up, the launches, what the host reads back."""
+        launches = (partial(card.launch, x.kernel, x.shape, x.args) for x in self.tape.launches)
+        return [partial(self.block.send, card), *launches, partial(self.block.fetch, card)]
 
     def check(self) -> None:
         """Raises `ArithmeticFault` if the last play, which has ended, met one."""
@@ -55,7 +58,10 @@ class Tapes:
             if tail
             else {}
         )
-        self._recordings = {parts: self._recorded(parts) for parts in self._together()}
+        self._recordings = {
+            parts: self._recorded(parts, FIRST if bucket in FEW else 0)
+            for bucket, parts in self._together()
+        }
 
     def body(self, bucket: str) -> Part:
         """All rows of a step."""
@@ -67,27 +73,33 @@ class Tapes:
 
     def play(self, *parts: Part) -> None:
         """Plays some parts one after another and waits for the end. Raises `ArithmeticFault`."""
-        self._recordings[parts].play()
+        for recording in self._recordings[parts]:
+            recording.play()
         self.shared.card.wait()
         for part in parts:
             part.check()
 
-    def _together(self) -> Iterator[tuple[Part, ...]]:
-        """What a step plays as one: see `CudaRunner`."""
-        for part in (*self._bodies.values(), *self._tails.values()):
-            yield (part,)
+    def _together(self) -> Iterator[tuple[str, tuple[Part, ...]]]:
+        """What a step plays as one, and its bucket: see `CudaRunner`."""
+        for bucket, part in (*self._bodies.items(), *self._tails.items()):
+            yield bucket, (part,)
         for bucket in FEW:
             if bucket in self._bodies and bucket in self._tails:
-                yield self._bodies[bucket], self._tails[bucket]
+                yield bucket, (self._bodies[bucket], self._tails[bucket])
 
-    def _recorded(self, parts: tuple[Part, ...]) -> Recording:
+    def _recorded(self, parts: tuple[Part, ...], first: int) -> tuple[Recording, ...]:
+        """The first works apart: the card does them while the driver queues the others."""
         card = self.shared.card
+        works = [work for part in parts for work in part.works(card)]
 
-        def queue() -> None:
-            for part in parts:
-                part.queue(card)
+        def recorded(some: Sequence[Callable[[], None]]) -> Recording:
+            def queue() -> None:
+                for work in some:
+                    work()
 
-        return card.record(queue)
+            return card.record(queue)
+
+        return tuple(recorded(some) for some in (works[:first], works[first:]) if some)
 
 
 def _lowered(

@@ -7,7 +7,6 @@ clock is read, so what the host does meanwhile takes no part.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +53,7 @@ class Timing:
             for part in parts
             for launch in (None, *part.tape.launches, None)
         )
-        every = [one for part in parts for one in _works(card, part)]
+        every = [one for part in parts for one in part.works(card)]
 
         def together() -> None:
             for one in every:
@@ -77,9 +76,3 @@ class Timing:
             rows.append(logits())
         (whole,), (serial,), stamped = times
         return Timed(self.pieces, whole, serial, tuple(stamped), tuple(rows))
-
-
-def _works(card: Card, part: Part) -> list[Callable[[], None]]:
-    """What a part queues, piece by piece; see `Part.queue`."""
-    launches = [partial(card.launch, one.kernel, one.shape, one.args) for one in part.tape.launches]
-    return [partial(part.block.send, card), *launches, partial(part.block.fetch, card)]
