@@ -383,6 +383,12 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
 #pragma unroll 1
         for (int i = 0; i < 2 * (D::SLOTS - 1); i++)
             feed_rows(a, mem, at, i / 2, i & 1 ? fresh.hi : 0, i & 1 ? TILE : fresh.lo);
+        // The second tile goes to the second-level cache, so that memory does not rest until the first one is done.
+        if (at.left > 1 && at.tile + 1 < at.last) {
+            size_t to = (size_t)(at.base + (at.place + TILE == a.capacity ? 0 : at.place + TILE)) * a.dim;
+#pragma unroll 1
+            for (int i = threadIdx.x * 64; i < TILE * a.dim; i += THREADS * 64) will_read(a.k + to + i), will_read(a.v + to + i);
+        }
         if (warp * (ROWS / WARPS) < heads_of(at) && lane < a.dim) will_read(first_query(a, at, warp) + lane);
         will_read(first_steps(a, at, warp, lane));
     }
@@ -403,7 +409,8 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
         advance(a, units, rows, at);
         float y[2][4], high[2][4] = {}, low[2][4] = {};
 #pragma unroll
-        for (int c = 0; c < D::CHUNKS - 1; c++) add_scores(high, low, q, mem, take(a, mem, c, from, at, use), c, warp, lane);
+        for (int c = 0; c < D::CHUNKS - 1; c++)
+            add_scores(high, low, q, mem, take(a, mem, c, from, at, use), c, warp, lane);
         if constexpr (D::CHUNKS == 2) {
             float other[2][4] = {};
             add_scores(high, other, q, mem, take(a, mem, 1, from, at, use), 1, warp, lane);
