@@ -68,7 +68,8 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim) {
 // Rows [lo, hi) of the same.
 template <int PIECES, int THREADS>
 INLINE void fetch_rows(u8* to, const u16* from, int first, int dim, int lo, int hi) {
-    int thread = (int)unknown(threadIdx.x), row = lo + thread / PIECES, piece = thread % PIECES, x = (first + piece) * 8;
+    int thread = (int)unknown(threadIdx.x), piece = thread % PIECES;
+    int row = lo + thread / PIECES, x = (first + piece) * 8;
     if (dim % 8 == 0) {
         int bytes = x < dim ? 16 : 0;
         const u16* source = from + row * dim + (x < dim ? x : 0);
@@ -99,7 +100,7 @@ INLINE float place_query(const float (&v)[HEAD / 32], const Attend& a, int lane,
     int e = grid_step(most, a.q_bits, -60);
 #pragma unroll
     for (int i = 0; i < HEAD / 32; i++) {
-        int n = most == 0.0f ? 0 : grid_code(v[i], e, a.q_bits), high = (n + 64) >> 7;
+        int n = grid_code(v[i], e, a.q_bits), high = (n + 64) >> 7;
         place(lane + 32 * i, (u16)float_to_half((float)high), (u16)float_to_half((float)(n - (high << 7))));
     }
     return mul1(a.factor, pow2(e));

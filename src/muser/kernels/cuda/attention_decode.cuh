@@ -6,17 +6,17 @@
 //            multiprocessor).
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
 // decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 128, shared
-//            decode_combine_bytes (4,336), so that the next projection's blocks have room beside.
+//            decode_combine_bytes (4,324), so that the next projection's blocks have room beside.
 //            reads tile_out, tile_sums, gate; writes out.
 //
 // Scratch: most rows × heads × places × (ceil(dim / 32) · 128 + 16) bytes, places = capacity / 128, with a
 // window at most (window + 126) / 128 + 1. It is free again when decode_combine has ended.
 //
 // The tiles of all rows and KV heads are one list (row, unit, tile), of which a block takes an equal run;
-// a unit is up to 16 query heads of one KV head. Whole tiles below the first position that the step
-// appends to the slot are no kernel's to write, so a block fetches them before the kernel before this
-// one has ended; the step itself was uploaded before the first kernel of the pass, and its arrays have
-// room for the most rows of the bucket.
+// a unit is up to 16 query heads of one KV head. Rows of the cache that this step does not write are
+// fetched before the kernel before this one has ended; the step itself was uploaded before the first
+// kernel of the pass, and its arrays have room for the most rows of the bucket. The chain has warps in
+// the first blocks (z below ceil(parts / 4)) for a row of at most 64 tiles, else a block a part.
 #pragma once
 #include "attention.cuh"
 
@@ -41,7 +41,7 @@ struct Decode {
 
     u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
     u8 digits[DIGITS];     // high, low [16 rows][pitch]: of q, of P
-    u32 n[WARPS * ROWS], m[WARPS * ROWS], d[WARPS * ROWS];
+    u32 n[ROWS][WARPS], m[ROWS][WARPS], d[ROWS][WARPS];
     float row_scale[ROWS];
 };
 
@@ -254,10 +254,17 @@ INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD>&
             top_n[r] = max(top_n[r], __shfl_xor_sync(~0u, top_n[r], x));
             top_m[r] = max(top_m[r], __shfl_xor_sync(~0u, top_m[r], x));
         }
-        int at = warp * ROWS + g + 8 * r;
-        if (t == 0) mem.n[at] = top_n[r], mem.m[at] = top_m[r];
+        if (t == 0) mem.n[g + 8 * r][warp] = top_n[r], mem.m[g + 8 * r][warp] = top_m[r];
     }
     return top;
+}
+
+// Of all warps, by the four lanes of a row.
+INLINE u32 largest(const u32 (&x)[WARPS], int t) {
+    uint2 two = *(const uint2*)(x + 2 * t);
+    u32 most = max(two.x, two.y);
+    most = max(most, __shfl_xor_sync(~0u, most, 1));
+    return max(most, __shfl_xor_sync(~0u, most, 2));
 }
 
 // Digits of P of the warp's positions, and their part of D, into shared memory; N and M of the rows.
@@ -269,12 +276,7 @@ INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<
     u32 sum[2] = {0, 0};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        top_n[r] = top_m[r] = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            top_n[r] = max(top_n[r], mem.n[w * ROWS + g + 8 * r]);
-            top_m[r] = max(top_m[r], mem.m[w * ROWS + g + 8 * r]);
-        }
+        top_n[r] = largest(mem.n[g + 8 * r], t), top_m[r] = largest(mem.m[g + 8 * r], t);
     }
 #pragma unroll
     for (int n = 0; n < 2; n++) {
@@ -296,7 +298,7 @@ INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<
     for (int r = 0; r < 2; r++) {
         sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
         sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-        if (t == 0) mem.d[warp * ROWS + g + 8 * r] = sum[r];
+        if (t == 0) mem.d[g + 8 * r][warp] = sum[r];
     }
 }
 
@@ -350,7 +352,7 @@ INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32
     for (int r = 0; r < 2; r++) {
         if (g + 8 * r >= p.heads) continue;
         u32 d = 0;
-        for (int w = 0; w < WARPS; w++) d += mem.d[w * ROWS + g + 8 * r];
+        for (int w = 0; w < WARPS; w++) d += mem.d[g + 8 * r][w];
         int bits = (int)__float_as_uint((float)(int)d);
         a.tile_sums[(size_t)(p.row + g + 8 * r) * a.places + p.tile] =
              make_int4(from_bits(top_n[r]), from_bits(top_m[r]), bits, 0);
@@ -382,6 +384,12 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
 #pragma unroll 1
         for (int i = 0; i < 2 * (D::SLOTS - 1); i++)
             feed_rows(a, mem, at, i / 2, i & 1 ? fresh.hi : 0, i & 1 ? TILE : fresh.lo);
+        // The second tile goes to the second-level cache, so that memory does not rest until the first one is done.
+        if (at.left > 1 && at.tile + 1 < at.last) {
+            size_t to = (size_t)(at.base + (at.place + TILE == a.capacity ? 0 : at.place + TILE)) * a.dim;
+#pragma unroll 1
+            for (int i = threadIdx.x * 64; i < TILE * a.dim; i += THREADS * 64) will_read(a.k + to + i), will_read(a.v + to + i);
+        }
         if (warp * (ROWS / WARPS) < heads_of(at) && lane < a.dim) will_read(first_query(a, at, warp) + lane);
         will_read(first_steps(a, at, warp, lane));
     }
@@ -402,7 +410,8 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
         advance(a, units, rows, at);
         float y[2][4], high[2][4] = {}, low[2][4] = {};
 #pragma unroll
-        for (int c = 0; c < D::CHUNKS - 1; c++) add_scores(high, low, q, mem, take(a, mem, c, from, at, use), c, warp, lane);
+        for (int c = 0; c < D::CHUNKS - 1; c++)
+            add_scores(high, low, q, mem, take(a, mem, c, from, at, use), c, warp, lane);
         if constexpr (D::CHUNKS == 2) {
             float other[2][4] = {};
             add_scores(high, other, q, mem, take(a, mem, 1, from, at, use), 1, warp, lane);
