@@ -253,7 +253,7 @@ STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
 WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 64 * 1024  # of a batch: bytes of weights that keep memory busy
-COPIES = 4  # slices of the rows
+COPIES = 2  # slices of the rows
 
 
 def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: bool) -> Form:
@@ -283,7 +283,7 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
             return Form(work.grid, 32 * (full + 1), stages, stage, shared, whole, tiles)
     for warps in dict.fromkeys((full, 7, 4, 2, 1)):
         for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4)):
-            for stages, least in ((2, 4 * job), (1, 2 * job), (1, job)):
+            for stages, least in ((2, 8 * job), (1, 4 * job), (1, job)):
                 cut = least
                 if need(warps, stages, cut, part) > room:
                     continue

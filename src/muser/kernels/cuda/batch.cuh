@@ -10,7 +10,7 @@
 //       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time where the rows
 //       are cut (a multiple of 2); N blocks a row:
 //         W·stages·stage_bytes                stage_bytes = C tiles, the largest of the parts
-//       + (S < units ? 4 : 1)·16·pitch(S·272, grid: S·256)
+//       + (S < units ? 2 : 1)·16·pitch(S·272, grid: S·256)
 //       + 64·N                                the rows' scales
 //       + 1024·(S < units ? P : with a gate W, else ⌊W/2⌋)   chains that are under way
 //       + 16 for each segment, as many as in matvec.cuh
@@ -26,7 +26,7 @@
 // weights and rows have the same.
 #pragma once
 
-constexpr int COPIES = 4;  // slices of the rows that are in shared memory
+constexpr int COPIES = 2;  // slices of the rows that are in shared memory
 
 struct Batch {  // what a thread block knows of its work
     int rows, scales, chains, segments;  // where they begin; the rings of the warps stand before them
@@ -346,6 +346,14 @@ INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& r
 }
 
 // --- jobs ---
+// How often b goes into a, at most MOST_WARPS times: less code than a division, and soon done.
+INLINE int few_times(int a, int b) {
+    if (b == 1) return a;
+    int times = 0;
+#pragma unroll 1
+    while (a >= b) a -= b, times++;
+    return times;
+}
 template <typename Form>
 INLINE Batch batch_of(const Matvec& a, const Shares& s, int warps) {
     Batch b;
@@ -355,8 +363,7 @@ INLINE Batch batch_of(const Matvec& a, const Shares& s, int warps) {
     b.slice = cut ? a.slice : b.units, b.pass = cut ? a.pass : b.tiles, b.rounds = 1;
     if (cut) b.rounds = (b.units + b.slice - 1) / b.slice * ((b.tiles + b.pass - 1) / b.pass);
     b.each = is_gated(a) ? 2 : 1;
-    u32 wanted = (u32)max(1, min(b.pass, b.tiles) / b.each);
-    b.members = max(1, (int)((u32)warps / wanted)), b.teams = (int)((u32)warps / (u32)b.members);
+    b.members = max(1, few_times(warps, max(1, min(b.pass, b.tiles) / b.each))), b.teams = few_times(warps, b.members);
     b.pitch = padded<Form>(b.slice * Form::ROW_BYTES);
     b.rows = warps * a.stages * a.stage_bytes;
     b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
@@ -407,6 +414,11 @@ struct Coming {
 __shared__ Coming coming[MOST_WARPS];
 __shared__ Walk walks[MOST_WARPS];  // what a warp multiplies
 
+// Of `jobs` jobs in a row every how many-th is this warp's, from the first one on.
+INLINE int jobs_left(int jobs) {
+    if (jobs <= 0) return 0;
+    return work.members == 1 ? jobs : (int)((u32)(jobs + work.members - 1) / (u32)work.members);
+}
 template <typename Form>
 INLINE void request_walk(Coming& c, u8* to, u64* full) {
     Walk w = c.walk;
@@ -417,7 +429,7 @@ INLINE void request_walk(Coming& c, u8* to, u64* full) {
         request(g, w.begin + at, min(Form::SPAN, units - at), to, full);
         w.span += work.members;
         bool whole = g.count() == TILE_OUTPUTS;
-        if (whole || g.apart() == 0) left = (int)((u32)max(0, units / Form::SPAN - w.span + work.members - 1) / (u32)work.members);
+        if (whole || g.apart() == 0) left = jobs_left(units / Form::SPAN - w.span);
         u32 first = whole ? 0 : g.first() * g.unit_bytes();
         c.copies = {g.tile + (i64)(w.begin + Form::SPAN * w.span) * bytes + first, left,
                     (u32)(whole ? Form::SPAN * bytes : g.count() * g.unit_bytes()), (u32)(work.members * Form::SPAN * bytes),
@@ -720,7 +732,7 @@ INLINE void batch(const Matvec& a) {
         previous_kernel_done();
         return fetch_slices<Form>(a, b, n);
     }
-    int team = (int)((u32)warp / (u32)b.members), member = warp - team * b.members;
+    int team = few_times(warp, b.members), member = warp - team * b.members;
     u8* ring = shared + warp * a.stages * a.stage_bytes;
     if (team < b.teams) {
         Walk w = {member, 0, b.each * team, 0, 0, 0};
