@@ -330,9 +330,11 @@ def _ranges(grid: int, outputs: int, total: int, before: int, size: int) -> list
 
 
 def _team_warps(tiles: int, most: int) -> int:
-    """Warps, of at most `most`, that are all in teams when so many tiles are shared out."""
+    """Warps, of at most `most`, that are all in teams when so many tiles are shared out; of more
+    tiles than that as few as need no more rounds.
+    """
     if tiles >= most:
-        return most
+        return -(-tiles // -(-tiles // most))
     return max(1, most // max(1, tiles)) * max(1, tiles)
 
 

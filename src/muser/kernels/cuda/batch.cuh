@@ -30,8 +30,9 @@ constexpr int COPIES = 2;  // slices of the rows that are in shared memory
 
 struct Batch {  // what a thread block knows of its work
     int rows, scales, chains, segments;  // where they begin; the rings of the warps stand before them
-    int units, blocks, pitch, slice, tiles, pass, rounds;  // rounds: fetches of the rows
-    int each, teams, members;                              // tiles of a team at a time (2 with a gate); teams, warps of one
+    int units, blocks, pitch, slice, slices;
+    int each;  // tiles of a team at a time: 2 with a gate
+    int tiles, pass, rounds, teams, members;  // fetches of the rows; teams, warps of one
     int rows_there;
 };
 __shared__ Batch work;
@@ -354,21 +355,30 @@ INLINE int few_times(int a, int b) {
     while (a >= b) a -= b, times++;
     return times;
 }
+// What does not depend on the tiles, by one thread while another warp shares them out.
 template <typename Form>
-INLINE Batch batch_of(const Matvec& a, const Shares& s, int warps) {
-    Batch b;
-    b.units = (a.source.width + Form::UNIT - 1) / Form::UNIT, b.tiles = s.ranges[PARTS].segment;
-    b.blocks = b.units * Form::BLOCKS;
-    bool cut = a.slice < b.units;
-    b.slice = cut ? a.slice : b.units, b.pass = cut ? a.pass : b.tiles, b.rounds = 1;
-    if (cut) b.rounds = (b.units + b.slice - 1) / b.slice * ((b.tiles + b.pass - 1) / b.pass);
-    b.each = is_gated(a) ? 2 : 1;
+INLINE void know_places(const Matvec& a, int warps) {
+    Batch& b = work;
+    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT, blocks = units * Form::BLOCKS, each = is_gated(a) ? 2 : 1;
+    bool cut = a.slice < units;
+    int slice = cut ? a.slice : units, pitch = padded<Form>(slice * Form::ROW_BYTES), rows = warps * a.stages * a.stage_bytes;
+    int scales = rows + (cut ? COPIES : 1) * 16 * pitch, chains = scales + 64 * blocks;
+    b.units = units, b.blocks = blocks, b.each = each, b.slice = slice, b.pitch = pitch;
+    b.rows = rows, b.scales = scales, b.chains = chains;
+    b.segments = chains + 1024 * (cut ? a.pass : each == 2 ? warps : warps / 2);
+    b.slices = cut ? (units + slice - 1) / slice : 1;
+}
+// The rest: all threads work it out, one of them writes it down.
+INLINE Batch know_tiles(const Matvec& a, const Shares& s, int warps) {
+    Batch b = work;
+    bool cut = b.slice < b.units;
+    b.tiles = s.ranges[PARTS].segment, b.pass = cut ? a.pass : b.tiles, b.rounds = b.slices;
+    if (cut) b.rounds *= (b.tiles + b.pass - 1) / b.pass;
     b.members = max(1, few_times(warps, max(1, min(b.pass, b.tiles) / b.each))), b.teams = few_times(warps, b.members);
-    b.pitch = padded<Form>(b.slice * Form::ROW_BYTES);
-    b.rows = warps * a.stages * a.stage_bytes;
-    b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
-    b.chains = b.scales + 64 * b.blocks;
-    b.segments = b.chains + 1024 * (cut ? b.pass : b.each == 2 ? warps : warps / 2);
+    if (threadIdx.x == 0) {
+        work.tiles = b.tiles, work.pass = b.pass, work.rounds = b.rounds;
+        work.members = b.members, work.teams = b.teams;
+    }
     return b;
 }
 
@@ -705,21 +715,22 @@ INLINE void batch(const Matvec& a) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
     make_shares(a, shares);
-    if (threadIdx.x % 32 == 0) {
-        for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
-        barrier_init(turns + warp, 1);
+    if (warp && threadIdx.x % 32 == 0) {  // the first warp has enough to do
+        if (warp == 1) know_places<Form>(a, warps);
+        for (int i = 0; i < a.stages; i++) barrier_init(ring_full + (warp - 1) * MOST_STAGES + i, 1);
+        barrier_init(turns + warp - 1, 1);
     }
     __syncthreads();
-    Batch b = batch_of<Form>(a, shares, warps);
-    if (threadIdx.x == 0) work = b;
+    Batch b = know_tiles(a, shares, warps);
     make_segments(a, shares, b.units, (Segment*)(shared + b.segments));
-    if (threadIdx.x < COPIES) {
+    if (warp == warps && threadIdx.x % 32 < COPIES) {
+        int i = threadIdx.x % 32;
 #ifdef HAS_BULK
-        barrier_init(rows_full + threadIdx.x, 1);
+        barrier_init(rows_full + i, 1);
 #else
-        barrier_init(rows_full + threadIdx.x, 32);
+        barrier_init(rows_full + i, 32);
 #endif
-        barrier_init(rows_empty + threadIdx.x, b.teams * b.members);
+        barrier_init(rows_empty + i, b.teams * b.members);
     }
 #ifdef HAS_BULK
     barrier_fence();
