@@ -243,7 +243,7 @@ def batch_bytes(weights, plan, gated):
     size, cut = min(plan.slice, units), plan.slice < units
     rows = 16 * padded(family, size * (256 if family == "grid" else 272))
     shared = plan.warps * plan.stages * batch_stage(weights)
-    shared += (4 if cut else 1) * rows + 64 * blocks
+    shared += (2 if cut else 1) * rows + 64 * blocks
     shared += 1024 * (plan.tiles if cut else plan.warps if gated else plan.warps // 2)
     return shared + 16 * most_segments(weights, plan.grid)
 

@@ -281,10 +281,11 @@ UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 """Of a batch: units of a job, by the elements of a quantised block."""
 STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
 """Of a batch: a row in shared memory has an odd number of these bytes."""
-WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
+WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90 that have
+# many tiles or cut rows: with fewer warps a kernel that makes the rows has room beside a batch
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 64 * 1024  # of a batch: bytes of weights that keep memory busy
-COPIES = 4  # slices of the rows
+COPIES = 2  # slices of the rows
 
 
 def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: bool) -> Form:
@@ -301,7 +302,9 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
     room = card.shared - OWN_BYTES - fixed
     whole = round_up(units, job)
     tiles = min(252, round_up(work.segments, 4))
-    full = _team_warps(_most_tiles(work.grid, members, gated), most)
+    at_once = _most_tiles(work.grid, members, gated)
+    few = _team_warps(at_once, WARPS if at_once <= WARPS else most)
+    full = _team_warps(at_once, most)
 
     def need(warps: int, stages: int, cut: int, part: int) -> int:
         kept, copies = (warps if gated else warps // 2, 1) if cut >= units else (part, COPIES)
@@ -309,12 +312,12 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
         return warps * stages * stage + copies * 16 * size + 1024 * kept
 
     for stages in (4, 3, 2, 1):
-        if full * stages * stage >= UNDER_WAY and need(full, stages, whole, tiles) <= room:
-            shared = need(full, stages, whole, tiles) + fixed
-            return Form(work.grid, 32 * (full + 1), stages, stage, shared, whole, tiles)
+        if few * stages * stage >= UNDER_WAY and need(few, stages, whole, tiles) <= room:
+            shared = need(few, stages, whole, tiles) + fixed
+            return Form(work.grid, 32 * (few + 1), stages, stage, shared, whole, tiles)
     for warps in dict.fromkeys((full, 7, 4, 2, 1)):
         for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4)):
-            for stages, least in ((2, 4 * job), (1, 2 * job), (1, job)):
+            for stages, least in ((2, 8 * job), (1, 4 * job), (1, job)):
                 cut = least
                 if need(warps, stages, cut, part) > room:
                     continue
@@ -358,9 +361,11 @@ def _ranges(grid: int, outputs: int, total: int, before: int, size: int) -> list
 
 
 def _team_warps(tiles: int, most: int) -> int:
-    """Warps, of at most `most`, that are all in teams when so many tiles are shared out."""
+    """Warps, of at most `most`, that are all in teams when so many tiles are shared out; of more
+    tiles than that as few as need no more rounds.
+    """
     if tiles >= most:
-        return most
+        return -(-tiles // -(-tiles // most))
     return max(1, most // max(1, tiles)) * max(1, tiles)
 
 

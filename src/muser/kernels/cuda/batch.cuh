@@ -10,12 +10,12 @@
 //       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time where the rows
 //       are cut (a multiple of 2); N blocks a row:
 //         W·stages·stage_bytes                stage_bytes = C tiles, the largest of the parts
-//       + (S < units ? 4 : 1)·16·pitch(S·272, grid: S·256)
+//       + (S < units ? 2 : 1)·16·pitch(S·272, grid: S·256)
 //       + 64·N                                the rows' scales
 //       + 1024·(S < units ? P : with a gate W, else ⌊W/2⌋)   chains that are under way
 //       + 16 for each segment, as many as in matvec.cuh
 //       pitch(n): n rounded up to an odd number of 16, batch_32 of 32, batch_grid of 64
-//     reads weights before the kernel before has ended; then source.codes, source.scales, *count
+//     reads weights and *count before the kernel before has ended; then source.codes, source.scales
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
 // A job is 16 outputs × C groups × 16 rows. A team of one or more warps owns a tile (with a gate: a tile of each of the
@@ -26,12 +26,13 @@
 // weights and rows have the same.
 #pragma once
 
-constexpr int COPIES = 4;  // slices of the rows that are in shared memory
+constexpr int COPIES = 2;  // slices of the rows that are in shared memory
 
 struct Batch {  // what a thread block knows of its work
     int rows, scales, chains, segments;  // where they begin; the rings of the warps stand before them
-    int units, blocks, pitch, slice, tiles, pass, rounds;  // rounds: fetches of the rows
-    int each, teams, members;                              // tiles of a team at a time (2 with a gate); teams, warps of one
+    int units, blocks, pitch, slice, slices;
+    int each;  // tiles of a team at a time: 2 with a gate
+    int tiles, pass, rounds, teams, members;  // fetches of the rows; teams, warps of one
     int rows_there;
 };
 __shared__ Batch work;
@@ -346,22 +347,38 @@ INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& r
 }
 
 // --- jobs ---
+// How often b goes into a, at most MOST_WARPS times: less code than a division, and soon done.
+INLINE int few_times(int a, int b) {
+    if (b == 1) return a;
+    int times = 0;
+#pragma unroll 1
+    while (a >= b) a -= b, times++;
+    return times;
+}
+// What does not depend on the tiles, by one thread while another warp shares them out.
 template <typename Form>
-INLINE Batch batch_of(const Matvec& a, const Shares& s, int warps) {
-    Batch b;
-    b.units = (a.source.width + Form::UNIT - 1) / Form::UNIT, b.tiles = s.ranges[PARTS].segment;
-    b.blocks = b.units * Form::BLOCKS;
-    bool cut = a.slice < b.units;
-    b.slice = cut ? a.slice : b.units, b.pass = cut ? a.pass : b.tiles, b.rounds = 1;
-    if (cut) b.rounds = (b.units + b.slice - 1) / b.slice * ((b.tiles + b.pass - 1) / b.pass);
-    b.each = is_gated(a) ? 2 : 1;
-    u32 wanted = (u32)max(1, min(b.pass, b.tiles) / b.each);
-    b.members = max(1, (int)((u32)warps / wanted)), b.teams = (int)((u32)warps / (u32)b.members);
-    b.pitch = padded<Form>(b.slice * Form::ROW_BYTES);
-    b.rows = warps * a.stages * a.stage_bytes;
-    b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
-    b.chains = b.scales + 64 * b.blocks;
-    b.segments = b.chains + 1024 * (cut ? b.pass : b.each == 2 ? warps : warps / 2);
+INLINE void know_places(const Matvec& a, int warps) {
+    Batch& b = work;
+    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT, blocks = units * Form::BLOCKS, each = is_gated(a) ? 2 : 1;
+    bool cut = a.slice < units;
+    int slice = cut ? a.slice : units, pitch = padded<Form>(slice * Form::ROW_BYTES), rows = warps * a.stages * a.stage_bytes;
+    int scales = rows + (cut ? COPIES : 1) * 16 * pitch, chains = scales + 64 * blocks;
+    b.units = units, b.blocks = blocks, b.each = each, b.slice = slice, b.pitch = pitch;
+    b.rows = rows, b.scales = scales, b.chains = chains;
+    b.segments = chains + 1024 * (cut ? a.pass : each == 2 ? warps : warps / 2);
+    b.slices = cut ? (units + slice - 1) / slice : 1;
+}
+// The rest: all threads work it out, one of them writes it down.
+INLINE Batch know_tiles(const Matvec& a, const Shares& s, int warps) {
+    Batch b = work;
+    bool cut = b.slice < b.units;
+    b.tiles = s.ranges[PARTS].segment, b.pass = cut ? a.pass : b.tiles, b.rounds = b.slices;
+    if (cut) b.rounds *= (b.tiles + b.pass - 1) / b.pass;
+    b.members = max(1, few_times(warps, max(1, min(b.pass, b.tiles) / b.each))), b.teams = few_times(warps, b.members);
+    if (threadIdx.x == 0) {
+        work.tiles = b.tiles, work.pass = b.pass, work.rounds = b.rounds;
+        work.members = b.members, work.teams = b.teams;
+    }
     return b;
 }
 
@@ -370,6 +387,8 @@ INLINE Batch batch_of(const Matvec& a, const Shares& s, int warps) {
 struct Walk {
     int span, end, tile, begin, first, round;
     MEMBER bool over() const { return first >= work.tiles; }
+    // Whether the tile is complete behind this slice, and no gate's, whose totals wait for those of the other tile.
+    MEMBER bool writes() const { return begin + work.slice >= work.units && (work.each == 1 || tile & 1); }
 };
 template <typename Form>
 INLINE void settle(Walk& w, int team) {  // on a tile that is there
@@ -400,21 +419,27 @@ struct __align__(16) Copies {
 struct Coming {
     Copies copies;
     Walk walk;
+    int team, member, round;  // of the warp; the fetch of the rows that it has come to
 };
 __shared__ Coming coming[MOST_WARPS];
 __shared__ Walk walks[MOST_WARPS];  // what a warp multiplies
 
+// Of `jobs` jobs in a row every how many-th is this warp's, from the first one on.
+INLINE int jobs_left(int jobs) {
+    if (jobs <= 0) return 0;
+    return work.members == 1 ? jobs : (int)((u32)(jobs + work.members - 1) / (u32)work.members);
+}
 template <typename Form>
-INLINE void request_walk(Coming& c, int team, u8* to, u64* full) {
+INLINE void request_walk(Coming& c, u8* to, u64* full) {
     Walk w = c.walk;
-    int left = 0;
+    int left = 0, team = c.team;
     if (!w.over()) {
         const Segment& g = *segments_at(w.tile);
         int units = min(work.slice, work.units - w.begin), at = Form::SPAN * w.span, bytes = g.bytes();
         request(g, w.begin + at, min(Form::SPAN, units - at), to, full);
         w.span += work.members;
         bool whole = g.count() == TILE_OUTPUTS;
-        if (whole || g.apart() == 0) left = (int)((u32)max(0, units / Form::SPAN - w.span + work.members - 1) / (u32)work.members);
+        if (whole || g.apart() == 0) left = jobs_left(units / Form::SPAN - w.span);
         u32 first = whole ? 0 : g.first() * g.unit_bytes();
         c.copies = {g.tile + (i64)(w.begin + Form::SPAN * w.span) * bytes + first, left,
                     (u32)(whole ? Form::SPAN * bytes : g.count() * g.unit_bytes()), (u32)(work.members * Form::SPAN * bytes),
@@ -426,12 +451,12 @@ INLINE void request_walk(Coming& c, int team, u8* to, u64* full) {
 }
 // The next job's weights into a stage; a group of copies even where there is no job, so that they can be counted.
 template <typename Form>
-INLINE void request_next(int team, u8* to, u64* full) {
+INLINE void request_next(u8* to, u64* full) {
     Coming& c = coming[threadIdx.x / 32];
 #ifdef HAS_BULK
     if (threadIdx.x % 32) return;
     Copies x = c.copies;  // all at once
-    if (x.left == 0) return request_walk<Form>(c, team, to, full);
+    if (x.left == 0) return request_walk<Form>(c, to, full);
     c.copies.from = x.from + x.step, c.copies.left = x.left - 1;
     barrier_expect(full, x.count * x.bytes);
     bulk_copy(to + x.to, x.from, x.bytes, full);
@@ -442,7 +467,7 @@ INLINE void request_next(int team, u8* to, u64* full) {
         int at = Form::SPAN * w.span, units = min(work.slice, work.units - w.begin);
         request(*segments_at(w.tile), w.begin + at, min(Form::SPAN, units - at), to, full);
         w.span += work.members;
-        forward<Form>(w, team);
+        forward<Form>(w, c.team);
     }
     copy_commit();
     __syncwarp();
@@ -488,26 +513,63 @@ INLINE void store_chain(float* to, const float (&total)[8]) {
     ((float4*)to)[threadIdx.x % 32 + 32] = make_float4(total[4], total[5], total[6], total[7]);
 }
 
-// A tile's outputs; `gate`: the chain of the gate's tile. One copy of the code: it runs once a tile.
+// Of four outputs of a lane: what left the finite numbers.
+INLINE void report_tile(const Matvec& a, const Part& part, const float (&v)[4], const float (&other)[4],
+                        const float (&made)[4], const bool (&there)[4], int half) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int r = own_input(k) + 8 * half;
+        if (!there[k]) continue;
+        report_if(lost(v[k]), a.faults, part.entry, r);
+        if (!is_gated(a)) continue;
+        report_if(lost(other[k]), a.faults, a.parts[0].entry, r);
+        report_if(lost(made[k]), a.faults, a.act_entry, r);
+    }
+}
+
+// A tile's outputs, four of a lane at a time, so that they do not wait for each other; `gate`: the chain of the gate's tile.
 template <typename Form>
 INLINE void write_tile(const Matvec& a, const Segment& g, float (&total)[8], const float* gate) {
     const Part& part = a.parts[g.part()];
-    bool gated = is_gated(a);
-#pragma unroll 1
-    for (int k = 0; k < 8; k++) {
-        int row = own_row<Form>() + 8 * (k >> 1 & 1), r = own_input(k), o = g.output + row;
-        float v = total[0];
+    bool gated = work.each == 2, own[2];
+    int row = own_row<Form>(), outputs = part.outputs, n = work.rows_there;
+    float* out = (gated ? a.out : part.out) + g.output + row;
 #pragma unroll
-        for (int i = 0; i < 7; i++) total[i] = total[i + 1];
-        if (r >= work.rows_there || (u32)(row - g.first()) >= (u32)g.count()) continue;
-        v = finished(a, part, v, r);
-        float* out = part.out;
+    for (int h = 0; h < 2; h++) own[h] = (u32)(row + 8 * h - g.first()) < (u32)g.count();
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        float v[4], made[4], other[4] = {};
+        bool there[4], bad = false;
         if (gated) {
-            float other = gate[(k >> 2) * 128 + threadIdx.x % 32 * 4 + (k & 3)];
-            other = activated(finished(a, a.parts[0], other, r), a.epilogue);
-            v = stored(mul1(other, v), {a.faults, a.act_entry}, r), out = a.out;
+            float4 x = ((const float4*)gate)[threadIdx.x % 32 + 32 * half];
+            other[0] = z(x.x), other[1] = z(x.y), other[2] = z(x.z), other[3] = z(x.w);
         }
-        out[(i64)r * part.outputs + o] = v;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            v[k] = total[k], total[k] = total[k + 4];
+            there[k] = own_input(k) + 8 * half < n && own[k >> 1];
+        }
+        if (a.epilogue == OUT_LOGITS) {
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (there[k]) made[k] = finished(a, part, v[k], own_input(k) + 8 * half);
+        } else {
+#pragma unroll
+            for (int k = 0; k < 4; k++) made[k] = v[k] = z(v[k]);
+            if (a.epilogue == OUT_SILU) {
+#pragma unroll
+                for (int k = 0; k < 4; k++) made[k] = z(mul1(silu1(other[k]), v[k]));
+            } else if (gated) {
+#pragma unroll
+                for (int k = 0; k < 4; k++) made[k] = z(mul1(gelu1(other[k]), v[k]));
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) bad |= there[k] && (lost(v[k]) || lost(other[k]) || lost(made[k]));
+            if (bad) report_tile(a, part, v, other, made, there, half);
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (there[k]) out[(i64)(own_input(k) + 8 * half) * outputs + 8 * (k >> 1)] = made[k];
     }
 }
 
@@ -548,37 +610,44 @@ INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
 #pragma unroll 4
     for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
 }
-// A warp goes on to the next fetch: all of them pass all of them, whether they have a job there or not.
-INLINE void next_round(int& round) {
+// A warp goes on to a later fetch: all of them pass all of them, whether they have a job there or not.
+INLINE void go_to_round(int to) {
+    int& kept = coming[threadIdx.x / 32].round;
+    bool first = threadIdx.x % 32 == 0;
+#pragma unroll 1
+    for (int round = kept; round < to;) {
+        __syncwarp();  // all lanes have seen this round's barrier before another one can end
+        if (round >= 0 && first) barrier_arrive(rows_empty + round % COPIES);
+        round++;
+        barrier_wait(rows_full + round % COPIES, (u32)(round / COPIES) & 1);
+    }
     __syncwarp();
-    if (round >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + round % COPIES);
-    round++;
-    barrier_wait(rows_full + round % COPIES, (u32)(round / COPIES) & 1);
+    if (first) kept = to;
 }
-
-INLINE void hand_on(u64* turn) {
+INLINE void hand_on() {  // to the next warp of the team
+    int warp = threadIdx.x / 32, member = coming[warp].member;
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(turn);
+    if (threadIdx.x % 32 == 0) barrier_arrive(turns + (member + 1 == work.members ? warp - member : warp + 1));
 }
 
 // Of a tile in a slice of the rows the jobs of one warp. Alone it continues the chain unit by unit; among others it waits
 // with a job's terms until the chain has come to it.
 template <typename Form, bool alone>
-INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
-    int warp = threadIdx.x / 32, members = alone ? 1 : work.members, round = -1, stage = 0;
-    u64 *full = ring_full + warp * MOST_STAGES, *after = turns + (member + 1 == members ? warp - member : warp + 1);
-    u32 phase = 0, turn = 0;
+INLINE void multiply(const Matvec& a, u8* ring) {
+    int warp = threadIdx.x / 32, members = alone ? 1 : work.members, stage = 0;
+    u64* full = ring_full + warp * MOST_STAGES;
+    u32 phase = 0;  // bit 0: of the ring; bit 1: of this warp's turns
     Walk& at = walks[warp];
+    const Coming& mine = coming[warp];
 #pragma unroll 1
     while (!at.over()) {
-        while (round < at.round) next_round(round);
+        go_to_round(at.round);
         const Segment& g = *segments_at(at.tile);
-        bool cut = work.slice < work.units, gated = work.each == 2, kept = gated && !(at.tile & 1);  // the gate's totals wait
+        bool cut = work.slice < work.units;
         int format = g.format(), bytes = g.bytes(), units = min(work.slice, work.units - at.begin);
-        int slot = cut ? at.tile - at.first : alone ? team : work.each * team + (gated ? at.tile & 1 : 0);
+        int slot = cut ? at.tile - at.first : alone ? mine.team : work.each * mine.team + at.tile % work.each;
         int jobs = at.end, job = at.span;
-        bool ends = at.begin + units == work.units, done = false;
-        auto rows = rows_at(Form(), at_byte(work.rows + round % COPIES * 16 * work.pitch), work.pitch);
+        auto rows = rows_at(Form(), at_byte(work.rows + at.round % COPIES * 16 * work.pitch), work.pitch);
         rows.next(Form::SPAN * job);
         const float* scales = (const float*)at_byte(work.scales) + 2 * own_pair() + 16 * Form::BLOCKS * (at.begin + Form::SPAN * job);
         float *chain = (float*)at_byte(work.chains + 1024 * slot), total[8] = {};
@@ -590,7 +659,7 @@ INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
             const u8* tile = here;
             Terms<Form> now;
             u32 steps[2] = {};
-            await(full + stage, phase, a.stages);
+            await(full + stage, phase & 1, a.stages);
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 if (Form::SPAN > 1 && k && !alone) hold(now, total, steps);
@@ -599,13 +668,13 @@ INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
                 tile += bytes, rows.next(1);
             }
             __syncwarp();
-            request_next<Form>(team, here, full + stage);
+            request_next<Form>(here, full + stage);
             if (++stage == a.stages) stage = 0, phase ^= 1;
             if constexpr (alone) continue;
             rows.next((members - 1) * Form::SPAN);
             Terms<Form> before;
             hold(total, steps, before);
-            barrier_wait(turns + warp, turn), turn ^= 1;
+            barrier_wait(turns + warp, phase >> 1), phase ^= 2;
             if (job || at.begin) {
                 load_chain(chain, total);
             } else {
@@ -614,26 +683,26 @@ INLINE void multiply(const Matvec& a, int team, int member, u8* ring) {
             if (Form::SPAN > 1 && count > 1) advance(Form(), scales, before, total);
             advance(Form(), scales + 16 * Form::BLOCKS * (count - 1), now, total);
             scales += 16 * Form::BLOCKS * Form::SPAN * members;
-            done = ends && job + 1 == jobs;
-            if (!done || kept) store_chain(chain, total);
-            if (!done || !gated) hand_on(after);
+            if (job + 1 < jobs || !at.writes()) store_chain(chain, total);
+            if (job + 1 < jobs || !at.writes() || work.each == 1) hand_on();
         }
-        if (alone) {
-            done = ends;
-            if (!done || kept) store_chain(chain, total);
+        bool done = alone || job - work.members + 1 == jobs;  // the slice's last job
+        if (done && at.writes()) {
+            write_tile<Form>(a, *segments_at(at.tile), total, alone && work.slice >= work.units ? chain : chain - 256);
+            if (!alone && work.each == 2) hand_on();  // the gate's totals have been read
+        } else if (alone) {
+            store_chain(chain, total);
         }
-        if (done && !kept) write_tile<Form>(a, *segments_at(at.tile), total, alone && !cut ? chain : chain - 256);
-        if (!alone && done && gated) hand_on(after);  // the gate's totals have been read
         __syncwarp();
         if (threadIdx.x % 32 == 0) {
             Walk w = at;
             w.span = job;
-            forward<Form>(w, team);
+            forward<Form>(w, mine.team);
             at = w;
         }
         __syncwarp();
     }
-    while (round < work.rounds - 1) next_round(round);
+    go_to_round(work.rounds - 1);
 #ifndef HAS_BULK
     copy_wait<0>();
 #endif
@@ -646,21 +715,22 @@ INLINE void batch(const Matvec& a) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
     make_shares(a, shares);
-    if (threadIdx.x % 32 == 0) {
-        for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
-        barrier_init(turns + warp, 1);
+    if (warp && threadIdx.x % 32 == 0) {  // the first warp has enough to do
+        if (warp == 1) know_places<Form>(a, warps);
+        for (int i = 0; i < a.stages; i++) barrier_init(ring_full + (warp - 1) * MOST_STAGES + i, 1);
+        barrier_init(turns + warp - 1, 1);
     }
     __syncthreads();
-    Batch b = batch_of<Form>(a, shares, warps);
-    if (threadIdx.x == 0) work = b;
+    Batch b = know_tiles(a, shares, warps);
     make_segments(a, shares, b.units, (Segment*)(shared + b.segments));
-    if (threadIdx.x < COPIES) {
+    if (warp == warps && threadIdx.x % 32 < COPIES) {
+        int i = threadIdx.x % 32;
 #ifdef HAS_BULK
-        barrier_init(rows_full + threadIdx.x, 1);
+        barrier_init(rows_full + i, 1);
 #else
-        barrier_init(rows_full + threadIdx.x, 32);
+        barrier_init(rows_full + i, 32);
 #endif
-        barrier_init(rows_empty + threadIdx.x, b.teams * b.members);
+        barrier_init(rows_empty + i, b.teams * b.members);
     }
 #ifdef HAS_BULK
     barrier_fence();
@@ -668,33 +738,35 @@ INLINE void batch(const Matvec& a) {
     __syncthreads();
     if (warp == warps) {
         touch(a);
+        int n = min(*a.count, 16);
+        if (threadIdx.x % 32 == 0) work.rows_there = n;
         previous_kernel_done();
         if (blockIdx.x == 0 && threadIdx.x % 32 == 0) *a.made = 0;
-        return fetch_slices<Form>(a, b, min(*a.count, 16));
+        return fetch_slices<Form>(a, b, n);
     }
-    int team = (int)((u32)warp / (u32)b.members), member = warp - team * b.members;
+    int team = few_times(warp, b.members), member = warp - team * b.members;
     u8* ring = shared + warp * a.stages * a.stage_bytes;
     if (team < b.teams) {
         Walk w = {member, 0, b.each * team, 0, 0, 0};
         settle<Form>(w, team);
         forward<Form>(w, team);
         if (threadIdx.x % 32 == 0) {
-            coming[warp].copies.left = 0, coming[warp].walk = walks[warp] = w;
+            coming[warp].team = team, coming[warp].member = member, coming[warp].round = -1, coming[warp].copies.left = 0;
+            coming[warp].walk = walks[warp] = w;
             if (member == 0) barrier_arrive(turns + warp);
         }
         __syncwarp();
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++)
-            request_next<Form>(team, ring + i * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
+            request_next<Form>(ring + i * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
     }
     touch(a);
     previous_kernel_done();
-    if (threadIdx.x == 0) work.rows_there = min(*a.count, 16);
     fetch_scales(a.source.scales, (float*)(shared + b.scales), b.blocks, warps);
     named_sync(1, 32 * warps);
     if (team >= b.teams) return;
-    if (b.members == 1) multiply<Form, true>(a, team, 0, ring);
-    else multiply<Form, false>(a, team, member, ring);
+    if (b.members == 1) multiply<Form, true>(a, ring);
+    else multiply<Form, false>(a, ring);
 }
 
 #if __CUDA_ARCH__ == 900
