@@ -85,7 +85,7 @@ class Matvec(Structure):
         *fields(parts=Part * 4, source=Source, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
         *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split),
-        *fields(ahead=c_uint32, makers=c_uint32, by_spans=c_uint32),
+        *fields(ahead=c_uint32, makers=c_uint32, by_spans=c_uint32, pause=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
     )
@@ -181,7 +181,7 @@ def quantised(shim, family, source, count, rows, seed=0, word=None, made=None):
     argument = Quantise(source, *values)
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
     if source.kind != PLAIN:
-        shared = 1024 * -(-width // 256)
+        shared = 2560 * -(-width // 256)
         shim.launch(f"norm_{name}", rows, 256, argument, shared=shared, seed=seed)
     else:
         shim.launch(name, (rows, 2), 256, argument, seed=seed)

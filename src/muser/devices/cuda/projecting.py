@@ -15,7 +15,7 @@ from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
 from muser.devices.cuda.structs import Matvec, Part, Quantise, Source, Split
 from muser.errors import DeviceError
-from muser.formats import BlockType
+from muser.formats import FLOATS, BlockType
 from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kv import round_up
@@ -24,6 +24,8 @@ OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 CODES_BYTES = 272  # of 256 elements of a quantised row
 PIECE = 16  # bytes of the smallest copy
 SPAN = 2  # units of a chunk of `matvec.cuh`
+SHORT = 24 << 20  # bytes of weights
+PAUSE = 1000  # nanoseconds
 MADE_BYTES = 4
 AHEAD_BYTES = 12 << 20  # of a launch's own weights that it asks for behind what its rings hold
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
@@ -52,6 +54,7 @@ NUMBERS: Mapping[BlockType, int] = MappingProxyType(
         BlockType.BF16: 30,
     }
 )
+GRIDS = frozenset(NUMBERS[kind] for kind in FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ def _matvec(
     after: After,
 ) -> None:
     rows = int(low.bucket)
+    follows_short = _follows_short(low)
     ready = quantised(low, op, block, source)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
     args.made, args.makers = _made(low), math.prod(low.launches[-1].shape.grid)
@@ -140,7 +144,9 @@ def _matvec(
         shape = matvec_shape(low, block, members, rows, after.gate is not None)
         name = f"matvec_{FORMS[block]}_{rows}"
     args.stages, args.stage_bytes, args.pass_tiles = shape.stages, shape.stage_bytes, shape.tiles
-    args.ahead = AHEAD_BYTES // shape.grid
+    if source.kind != PLAIN:
+        args.pause = PAUSE if follows_short else 0
+        args.ahead = 0 if follows_short else AHEAD_BYTES // shape.grid
     args.by_spans = (1 << 16) // -(-members[0].placed.layout.groups // SPAN) + 1
     shared_out = members[0].placed.layout.outputs if after.gate is not None else base
     args.split = Split(*divmod(shared_out, shape.grid), _inverse(shape.grid))
@@ -153,6 +159,22 @@ def _matvec(
         served=types_of(members),
         tensors=tuple(member.placed.name for member in members),
     )
+
+
+def _follows_short(low: Lowering) -> bool:
+    """Whether the last projection is over so soon that all thread blocks of the next one begin at
+    once, when the kernel that makes their row does.
+    """
+    for launch in reversed(low.launches):
+        if isinstance(launch.args, Matvec):
+            return sum(_bytes_of(launch.args, part) for part in launch.args.parts) <= SHORT
+    return False
+
+
+def _bytes_of(args: Matvec, part: Part) -> int:
+    units = -(-int(args.source.width) // (GRID_BLOCK if part.format in GRIDS else 256))
+    pieces = TILE_OUTPUTS * (int(part.size) & 31) + (int(part.size) >> 5)
+    return -(-int(part.outputs) // TILE_OUTPUTS) * units * pieces * PIECE
 
 
 def _inverse(divisor: int) -> int:
@@ -209,7 +231,7 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
         grid = low.rows, -(-width // (256 * QUANTISE_WARPS))
         low.launch(QUANTISERS[block], grid, 32 * QUANTISE_WARPS, args)
     else:
-        shared = max(ALONE, 1024 * -(-width // 256))
+        shared = max(ALONE, 2560 * -(-width // 256))
         low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), ROW_THREADS, args, shared=shared)
     args.made = _made(low)
     return Source(codes=codes, scales=scales, kind=READY, width=width)

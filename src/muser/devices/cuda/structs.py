@@ -168,6 +168,7 @@ class Matvec(ctypes.Structure):
         ("ahead", Word),
         ("makers", Word),
         ("by_spans", Word),
+        ("pause", Word),
         ("scale", Float),
         ("cap", Float),
         ("inverse_cap", Float),

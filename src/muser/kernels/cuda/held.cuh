@@ -30,12 +30,14 @@ INLINE void hold(Held& to, const float* from, int groups) {
     each_held([&](int k) { to.v[k] = k < groups ? from[LANES * k] : 0.0f; });
 }
 
-// The weights of the row's first norm, before the kernel before has ended; a thread reads what it wrote itself.
-INLINE void stage_weight(const Source& s, float* staged) {
+// The norms' weights, the first norm's first, before the kernel before has ended; a thread reads what it wrote itself.
+INLINE void stage_weights(const Source& s, float* staged) {
     const float* from = has_branch_norm(s) ? s.branch_weight : s.weight;
 #pragma unroll 8
     for (int i = threadIdx.x; i < s.width; i += LANES) staged[i] = __ldg(from + i);
-    if (threadIdx.x == 0 && from != s.weight) prefetch(s.weight, 4 * s.width);
+    if (from == s.weight) return;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < s.width; i += LANES) staged[s.width + i] = __ldg(s.weight + i);
 }
 
 INLINE float normed(float x, float factor, float weight) { return z(mul1(mul1(x, factor), weight)); }
@@ -70,18 +72,16 @@ INLINE void make_held(const Source& s, int r, Held& own, float* staged, float* l
             if (k < groups) sum[LANES * k] = own.v[k];
         });
     }
-    if (has_branch_norm(s)) hold(beside, s.weight, groups);
-    else each_held([&](int k) { beside.v[k] = k < groups ? mine[LANES * k] : 0.0f; });
     squares = 0.0f;
     each_held([&](int k) { squares = fma1(own.v[k], own.v[k], squares); });
     float total = rows::lane_sum(squares, lanes + LANES);
     if (lost(total)) {
         bad.norm = true;
         if (s.kind == RESIDUAL) find_lost(s, x, other, staged, factor, bad);
-        __syncthreads();  // `staged` makes room for codes
     }
     factor = rows::inverse_root(total, s.inverse, s.eps);
-    each_held([&](int k) { own.v[k] = normed(own.v[k], factor, beside.v[k]); });
+    if (has_branch_norm(s)) mine += s.width;
+    each_held([&](int k) { own.v[k] = normed(own.v[k], factor, k < groups ? mine[LANES * k] : 0.0f); });
 }
 
 // The largest |x| of each group in this warp: lane k has that of group k.

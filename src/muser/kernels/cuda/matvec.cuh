@@ -54,6 +54,7 @@ struct Matvec {
     u32 ahead;    // bytes
     u32 makers;
     u32 by_spans;  // ⌊2¹⁶ / chunks of a segment⌋ + 1
+    u32 pause;     // nanoseconds before the first request: what makes the rows has memory to itself meanwhile
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
     int slice;  // of batch.cuh
@@ -399,6 +400,7 @@ INLINE void matvec(const Matvec& a) {
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
         if (late == (turn == 1)) {
+            if (turn == 0 && a.pause) __nanosleep(a.pause);
             stream.begin(a, shares, l, warp, warps);
             stream.look_ahead(a, shares, l, warp, warps);
         }

@@ -3,8 +3,7 @@
 // quantise_256, quantise_32, grid_rows(Quantise)               kind PLAIN; any number of blocks a row, of 256 to 512 threads;
 //     no dynamic shared memory
 // norm_quantise_256, norm_quantise_32, norm_grid_rows(Quantise)  kinds NORM and RESIDUAL; one block of 256 threads a row;
-//     1024·ceil(K/256) bytes of it. Two warps of each scheduler with at most 112 registers: one such block has room beside a
-//     projection of one row, so it begins while that one ends.
+//     2,560·ceil(K/256) bytes of it
 //     write codes u8 [row][ceil(K/256)][272] and scales f32 [row][round_up(K,256)/B]; the grid ones write
 //     digits u8 [row][ceil(K/128)][256] and steps f32 [row][ceil(K/128)]; for kind RESIDUAL also `sum`
 #pragma once
@@ -16,7 +15,7 @@ struct Quantise {
     float* scales;
     const int* count;
     u64* faults;
-    u32* made;  // each thread block adds one when it is done
+    u32* made;  // each thread block adds one when it is about to be done
 };
 
 template <int B>  // 256, 32, or 0: the grid
@@ -26,12 +25,9 @@ INLINE void quantise_made(const float* x, const Quantise& a, int r) {
     if constexpr (B == 0) grid_row(x, width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, warp, warps);
     else quantise_row<B>(x, width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B), warp, warps);
 }
+// Not behind a fence: it tells a projection in which order to fetch, and nothing more.
 INLINE void tell_made(const Quantise& a) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(a.made, 1u);
-    }
+    if (threadIdx.x == 0) atomicAdd(a.made, 1u);
 }
 template <int B>
 INLINE void quantise_rows(const Quantise& a) {
@@ -39,8 +35,8 @@ INLINE void quantise_rows(const Quantise& a) {
     touch(a);
     int r = blockIdx.x, n = *a.count;
     previous_kernel_done();
-    if (r < n) quantise_made<B>(a.source.row + (i64)r * a.source.width, a, r);
     tell_made(a);
+    if (r < n) quantise_made<B>(a.source.row + (i64)r * a.source.width, a, r);
 }
 template <int B>
 INLINE void norm_quantise_rows(const Quantise& a) {
@@ -51,24 +47,28 @@ INLINE void norm_quantise_rows(const Quantise& a) {
     touch(a);
     int r = blockIdx.x, n = *a.count;
     bool held = is_held(s);
-    if (held) stage_weight(s, (float*)shared);
+    if (held) stage_weights(s, (float*)shared);
     previous_kernel_done();
     if (r < n && held) {
         Held own;
         Marks bad = {false, false, false};
         make_held(s, r, own, (float*)shared, lanes, bad);
+        tell_made(a);
+        u8* made = shared + 8 * s.width;
         i64 groups = s.width / GROUP, blocks = s.width / GRID_BLOCK;
         if constexpr (B == 0)
-            bad.norm |= grid_held(own, s.width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, shared, (u32*)lanes);
+            bad.norm |= grid_held(own, s.width, a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks, made, (u32*)lanes);
         else
             bad.norm |= quantise_held<B>(own, s.width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B),
-                                         shared, (u32*)lanes);
+                                         made, (u32*)lanes);
         tell(bad, s, a.faults, r);
-    } else if (r < n) {
+    } else if (r >= n) {
+        tell_made(a);
+    } else {
         make_row(s, r, a.faults, (float*)shared, lanes);
+        tell_made(a);
         quantise_made<B>((const float*)shared, a, r);
     }
-    tell_made(a);
 }
 KERNEL BOUNDS(512, 1) quantise_256(const __grid_constant__ Quantise a) { quantise_rows<256>(a); }
 KERNEL BOUNDS(512, 1) quantise_32(const __grid_constant__ Quantise a) { quantise_rows<32>(a); }
