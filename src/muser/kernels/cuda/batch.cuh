@@ -4,8 +4,8 @@
 //
 // batch_256, batch_32, batch_grid(Matvec): K-quants, 32-blocks, floats
 //     grid   as many thread blocks as there are multiprocessors, or fewer outputs; any number is right
-//     block  32·(W + 1) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that multiply,
-//            one that fetches the rows
+//     block  32·(W + 1) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that
+//            multiply, one that fetches the rows
 //     dynamic shared bytes; a job has C = 2 groups (batch_32: 1; batch_grid: 2 units of 128); S = a.slice
 //       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time where the rows
 //       are cut (a multiple of 2); N blocks a row:
@@ -18,9 +18,9 @@
 //     reads weights and *count before the kernel before has ended; then source.codes, source.scales
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A job is 16 outputs × C groups × 16 rows. A team of one or more warps owns a tile (with a gate: a tile of each of the
-// two) and walks over its groups, then goes to its next one; where the rows do not fit, over all its tiles of a slice of
-// the rows, then the next slice, the next pass. A team of one keeps the chains in registers. In a larger one the warps
+// A job is 16 outputs × C groups × 16 rows. A team of one or more warps owns a tile (with a gate: a tile of each of
+// the two) and walks over its groups, then goes to its next one; where the rows do not fit, over all its tiles of a slice
+// of the rows, then the next slice, the next pass. A team of one keeps the chains in registers. In a larger one the warps
 // take the jobs in turns: a warp computes the t_b of its job, waits until the chain has come so far, continues it, and
 // hands it on: products in any order, chains in theirs. The order of k within a block of 32 is free too, as long as
 // weights and rows have the same.
@@ -32,7 +32,8 @@ struct Batch {  // what a thread block knows of its work
     int rows, scales, chains, segments;  // where they begin; the rings of the warps stand before them
     int units, blocks, pitch, slice, slices;
     int each;  // tiles of a team at a time: 2 with a gate
-    int tiles, pass, rounds, teams, members;  // fetches of the rows; teams, warps of one
+    int tiles, pass, rounds;  // rounds: fetches of the rows
+    int teams, members;       // members: warps of a team
     int rows_there;
 };
 __shared__ Batch work;
@@ -64,8 +65,8 @@ INLINE uint4 quad_of(const u8* p) { return *(const uint4*)p; }
 template <typename Form>
 INLINE int own_row() {
     int place = threadIdx.x % 32 / 4;
-    // Four neighbouring outputs of a tile would meet in the banks of shared memory where a lane reads eight bytes; every
-    // second one does not.
+    // Four neighbouring outputs of a tile would meet in the banks of shared memory where a lane reads eight bytes;
+    // every second one does not.
     return Form::STEP == 16 ? place : place % 4 * 2 + place / 4;
 }
 INLINE int own_pair() { return threadIdx.x % 4; }
@@ -123,11 +124,12 @@ INLINE void load_rows(u32 (&b)[4], u32 codes, int k) { load_matrix4(b, codes + (
 INLINE u32 own_mins(const uint4& head) {
     int pair = own_pair();
     bool late = pair & 2;
-    u32 mins = (head.z >> (late ? 2 : 0) & (late ? 0x30303030u : 0x3f3f3f3fu)) | (head.w >> 4 & (late ? 0x0f0f0f0fu : 0));
+    u32 mins = head.z >> (late ? 2 : 0) & (late ? 0x30303030u : 0x3f3f3f3fu);
+    mins |= head.w >> 4 & (late ? 0x0f0f0f0fu : 0);
     return fma_halves(__byte_perm(mins, 0x64646464u, pair & 1 ? 0x4342 : 0x4140), 0x3c003c00u, 0xe400e400u);  // − 1024
 }
-// Σ m · (sum of 32 codes). A sum is 16·h + l, both whole numbers that f16 has: h and l are the last bits of 1536 + h and
-// 1024 + l.
+// Σ m · (sum of 32 codes). A sum is 16·h + l, both whole numbers that f16 has: h and l are the last bits of
+// 1536 + h and 1024 + l.
 INLINE void min_sums(float (&m)[2][4], const uint4& head, const uint4& head8, const Rows256& rows) {
     u32 low = own_mins(head), high = own_mins(head8), a[4] = {low, high, low, high};
 #pragma unroll
@@ -177,7 +179,10 @@ INLINE void tile_k(const u8* tile, const Rows256& rows, float (&t)[8]) {
         for (int i = 0; i < 4; i++) split_codes<FORMAT>(x[i], fifths[i], j, a[i], a2[i]);
         split_scales<FORMAT>(s, j, scale, by), split_scales<FORMAT>(s8, j, scale8, by8);
 #pragma unroll
-        for (int n = 0; n < 2; n++) mma_u8(c[n], a, b[2 * n], b[2 * n + 1]), mma_u8(c2[n], a2, b2[2 * n], b2[2 * n + 1]);
+        for (int n = 0; n < 2; n++) {
+            mma_u8(c[n], a, b[2 * n], b[2 * n + 1]);
+            mma_u8(c2[n], a2, b2[2 * n], b2[2 * n + 1]);
+        }
         add_scaled(sum, c, scale, scale8), add_scaled(sum, c2, by, by8);
     }
     float m[2][4], unfold = FORMAT == Q4_K ? 0x1p-4f : 0x1p-1f;
@@ -359,9 +364,10 @@ INLINE int few_times(int a, int b) {
 template <typename Form>
 INLINE void know_places(const Matvec& a, int warps) {
     Batch& b = work;
-    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT, blocks = units * Form::BLOCKS, each = is_gated(a) ? 2 : 1;
+    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT, blocks = units * Form::BLOCKS;
     bool cut = a.slice < units;
-    int slice = cut ? a.slice : units, pitch = padded<Form>(slice * Form::ROW_BYTES), rows = warps * a.stages * a.stage_bytes;
+    int each = is_gated(a) ? 2 : 1, slice = cut ? a.slice : units, pitch = padded<Form>(slice * Form::ROW_BYTES);
+    int rows = warps * a.stages * a.stage_bytes;
     int scales = rows + (cut ? COPIES : 1) * 16 * pitch, chains = scales + 64 * blocks;
     b.units = units, b.blocks = blocks, b.each = each, b.slice = slice, b.pitch = pitch;
     b.rows = rows, b.scales = scales, b.chains = chains;
@@ -382,8 +388,8 @@ INLINE Batch know_tiles(const Matvec& a, const Shares& s, int warps) {
     return b;
 }
 
-// Where a warp is: job `span` of the `end` that a tile has in the slice that begins at unit `begin`; the pass that begins
-// at tile `first`.
+// Where a warp is: job `span` of the `end` that a tile has in the slice that begins at unit `begin`; the pass that
+// begins at tile `first`.
 struct Walk {
     int span, end, tile, begin, first, round;
     MEMBER bool over() const { return first >= work.tiles; }
@@ -414,7 +420,8 @@ INLINE void forward(Walk& w, int team) {  // to the tile and slice that has the 
 struct __align__(16) Copies {
     const u8* from;
     int left;
-    u32 bytes, step, to, stride, count;  // of a copy; from one job to the next; in the stage; from copy to copy; of a job
+    u32 bytes, step;        // of a copy; from one job to the next
+    u32 to, stride, count;  // where in the stage; from one copy of a job to the next; how many
 };
 struct Coming {
     Copies copies;
@@ -442,7 +449,8 @@ INLINE void request_walk(Coming& c, u8* to, u64* full) {
         if (whole || g.apart() == 0) left = jobs_left(units / Form::SPAN - w.span);
         u32 first = whole ? 0 : g.first() * g.unit_bytes();
         c.copies = {g.tile + (i64)(w.begin + Form::SPAN * w.span) * bytes + first, left,
-                    (u32)(whole ? Form::SPAN * bytes : g.count() * g.unit_bytes()), (u32)(work.members * Form::SPAN * bytes),
+                    (u32)(whole ? Form::SPAN * bytes : g.count() * g.unit_bytes()),
+                    (u32)(work.members * Form::SPAN * bytes),
                     first, (u32)bytes, whole ? 1u : Form::SPAN};
         w.span += left * work.members;
         forward<Form>(w, team);
@@ -527,7 +535,8 @@ INLINE void report_tile(const Matvec& a, const Part& part, const float (&v)[4], 
     }
 }
 
-// A tile's outputs, four of a lane at a time, so that they do not wait for each other; `gate`: the chain of the gate's tile.
+// A tile's outputs, four of a lane at a time, so that they do not wait for each other; `gate`: the chain of the gate's
+// tile.
 template <typename Form>
 INLINE void write_tile(const Matvec& a, const Segment& g, float (&total)[8], const float* gate) {
     const Part& part = a.parts[g.part()];
@@ -630,8 +639,8 @@ INLINE void hand_on() {  // to the next warp of the team
     if (threadIdx.x % 32 == 0) barrier_arrive(turns + (member + 1 == work.members ? warp - member : warp + 1));
 }
 
-// Of a tile in a slice of the rows the jobs of one warp. Alone it continues the chain unit by unit; among others it waits
-// with a job's terms until the chain has come to it.
+// Of a tile in a slice of the rows the jobs of one warp. Alone it continues the chain unit by unit; among others it
+// waits with a job's terms until the chain has come to it.
 template <typename Form, bool alone>
 INLINE void multiply(const Matvec& a, u8* ring) {
     int warp = threadIdx.x / 32, members = alone ? 1 : work.members, stage = 0;
@@ -649,7 +658,8 @@ INLINE void multiply(const Matvec& a, u8* ring) {
         int jobs = at.end, job = at.span;
         auto rows = rows_at(Form(), at_byte(work.rows + at.round % COPIES * 16 * work.pitch), work.pitch);
         rows.next(Form::SPAN * job);
-        const float* scales = (const float*)at_byte(work.scales) + 2 * own_pair() + 16 * Form::BLOCKS * (at.begin + Form::SPAN * job);
+        const float* scales = (const float*)at_byte(work.scales) + 2 * own_pair();
+        scales += 16 * Form::BLOCKS * (at.begin + Form::SPAN * job);
         float *chain = (float*)at_byte(work.chains + 1024 * slot), total[8] = {};
         if (alone && at.begin) load_chain(chain, total);
 #pragma unroll 1
@@ -751,7 +761,8 @@ INLINE void batch(const Matvec& a) {
         settle<Form>(w, team);
         forward<Form>(w, team);
         if (threadIdx.x % 32 == 0) {
-            coming[warp].team = team, coming[warp].member = member, coming[warp].round = -1, coming[warp].copies.left = 0;
+            coming[warp].team = team, coming[warp].member = member;
+            coming[warp].round = -1, coming[warp].copies.left = 0;
             coming[warp].walk = walks[warp] = w;
             if (member == 0) barrier_arrive(turns + warp);
         }
