@@ -151,17 +151,6 @@ def test_largest_sums_of_the_grid(shim):
         assert same(outs[0][0], expected)
 
 
-def test_looks_ahead_within_the_bounds(shim):
-    """What stands behind the rings is asked for inside the weight, however much it is."""
-    raw, x, y = data(BlockType.Q6_K, 1280, 130)
-    weight = p.place(shim, BlockType.Q6_K, raw, 1280)
-    source = p.source_of(device(x[:1]))
-    for grid, warps, ahead in ((1, 1, 1 << 30), (1, 9, 1 << 30), (3, 2, 20_000), (7, 3, 3359)):
-        plan = p.Plan(grid=grid, warps=warps, stages=1)
-        outs, _ = p.project(shim, [weight], source, plan, ahead=ahead)
-        assert same(outs[0], y[:1])
-
-
 WIDE = {"256": 768, "32": 1056, "grid": 1160}
 KINDS = {"256": BlockType.Q6_K, "32": BlockType.Q4_1, "grid": BlockType.BF16}
 FAMILIES = tuple(WIDE)

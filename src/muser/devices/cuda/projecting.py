@@ -27,7 +27,6 @@ SPAN = 2  # units of a chunk of `matvec.cuh`
 SHORT = 24 << 20  # bytes of weights
 PAUSE = 1000  # nanoseconds
 MADE_BYTES = 4
-AHEAD_BYTES = 12 << 20  # of a launch's own weights that it asks for behind what its rings hold
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
 ROW_THREADS = 256  # of a block that makes a row
@@ -144,9 +143,8 @@ def _matvec(
         shape = matvec_shape(low, block, members, rows, after.gate is not None)
         name = f"matvec_{FORMS[block]}_{rows}"
     args.stages, args.stage_bytes, args.pass_tiles = shape.stages, shape.stage_bytes, shape.tiles
-    if source.kind != PLAIN:
-        args.pause = PAUSE if follows_short else 0
-        args.ahead = 0 if follows_short else AHEAD_BYTES // shape.grid
+    if source.kind != PLAIN and follows_short:
+        args.pause = PAUSE
     args.by_spans = (1 << 16) // -(-members[0].placed.layout.groups // SPAN) + 1
     shared_out = members[0].placed.layout.outputs if after.gate is not None else base
     args.split = Split(*divmod(shared_out, shape.grid), _inverse(shape.grid))
@@ -303,8 +301,7 @@ UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 """Of a batch: units of a job, by the elements of a quantised block."""
 STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
 """Of a batch: a row in shared memory has an odd number of these bytes."""
-WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90 that have
-# many tiles or cut rows: with fewer warps a kernel that makes the rows has room beside a batch
+WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 64 * 1024  # of a batch: bytes of weights that keep memory busy
 COPIES = 2  # slices of the rows
@@ -325,7 +322,6 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
     whole = round_up(units, job)
     tiles = min(252, round_up(work.segments, 4))
     at_once = _most_tiles(work.grid, members, gated)
-    few = _team_warps(at_once, WARPS if at_once <= WARPS else most)
     full = _team_warps(at_once, most)
 
     def need(warps: int, stages: int, cut: int, part: int) -> int:
@@ -334,9 +330,9 @@ def batch_shape(low: Lowering, block: int, members: Sequence[Member], gated: boo
         return warps * stages * stage + copies * 16 * size + 1024 * kept
 
     for stages in (4, 3, 2, 1):
-        if few * stages * stage >= UNDER_WAY and need(few, stages, whole, tiles) <= room:
-            shared = need(few, stages, whole, tiles) + fixed
-            return Form(work.grid, 32 * (few + 1), stages, stage, shared, whole, tiles)
+        if full * stages * stage >= UNDER_WAY and need(full, stages, whole, tiles) <= room:
+            shared = need(full, stages, whole, tiles) + fixed
+            return Form(work.grid, 32 * (full + 1), stages, stage, shared, whole, tiles)
     for warps in dict.fromkeys((full, 7, 4, 2, 1)):
         for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4)):
             for stages, least in ((2, 8 * job), (1, 4 * job), (1, job)):

@@ -165,7 +165,6 @@ class Matvec(ctypes.Structure):
         ("count", Pointer),
         ("made", Pointer),
         ("split", Split),
-        ("ahead", Word),
         ("makers", Word),
         ("by_spans", Word),
         ("pause", Word),

@@ -30,14 +30,17 @@ INLINE void hold(Held& to, const float* from, int groups) {
     each_held([&](int k) { to.v[k] = k < groups ? from[LANES * k] : 0.0f; });
 }
 
-// The norms' weights, the first norm's first, before the kernel before has ended; a thread reads what it wrote itself.
+// The norms' weights on their way to `staged`, the first norm's first, before the kernel before has ended; two groups of
+// copies, so that each can be waited for where it is needed.
+INLINE void stage_weight(const float* from, int width, float* to) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < width / 4; i += LANES) copy16(to + 4 * i, from + 4 * i);
+    copy_commit();
+}
 INLINE void stage_weights(const Source& s, float* staged) {
-    const float* from = has_branch_norm(s) ? s.branch_weight : s.weight;
-#pragma unroll 8
-    for (int i = threadIdx.x; i < s.width; i += LANES) staged[i] = __ldg(from + i);
-    if (from == s.weight) return;
-#pragma unroll 8
-    for (int i = threadIdx.x; i < s.width; i += LANES) staged[s.width + i] = __ldg(s.weight + i);
+    if (has_branch_norm(s)) stage_weight(s.branch_weight, s.width, staged), staged += s.width;
+    else copy_commit();
+    stage_weight(s.weight, s.width, staged);
 }
 
 INLINE float normed(float x, float factor, float weight) { return z(mul1(mul1(x, factor), weight)); }
@@ -63,6 +66,7 @@ INLINE void make_held(const Source& s, int r, Held& own, float* staged, float* l
         hold(beside, other, groups);
         if (s.branch_norm) {
             each_held([&](int k) { squares = fma1(own.v[k], own.v[k], squares); });
+            copy_wait<1>();  // before the barrier within
             float total = rows::lane_sum(squares, lanes);
             bad.branch = lost(total), factor = rows::inverse_root(total, s.inverse, s.branch_eps);
             each_held([&](int k) { own.v[k] = normed(own.v[k], factor, k < groups ? mine[LANES * k] : 0.0f); });
@@ -74,6 +78,7 @@ INLINE void make_held(const Source& s, int r, Held& own, float* staged, float* l
     }
     squares = 0.0f;
     each_held([&](int k) { squares = fma1(own.v[k], own.v[k], squares); });
+    copy_wait<0>();
     float total = rows::lane_sum(squares, lanes + LANES);
     if (lost(total)) {
         bad.norm = true;

@@ -17,10 +17,9 @@
 // A thread block owns neighbouring outputs, of each part as many as its share of all bytes: segments, which are what it
 // owns of a tile. A chunk is two units of a segment. Each warp streams chunks into its own ring, and a lane does one
 // output's unit; half a warp reads the same piece of the row. The t_b go to shared memory. When P segments are complete,
-// one thread an output walks its chain, while the ring goes on to fetch. Until the row is there, memory would idle once the
-// rings are full, so a thread block asks the second-level cache for the next bytes of its own, `ahead` of them. A
-// thread block that begins when the row is there already, since its multiprocessor was the last to be free, fetches the row
-// first: behind what fills its rings it would wait for microseconds.
+// one thread an output walks its chain, while the ring goes on to fetch. A thread block that begins when the row is there
+// already, since its multiprocessor was the last to be free, fetches the row first: behind what fills its rings it would wait
+// for microseconds.
 #pragma once
 
 constexpr int PARTS = 4, SPAN = 2, MOST_WARPS = 16, MOST_STAGES = 4, LINE = 128;
@@ -51,7 +50,6 @@ struct Matvec {
     const int* count;
     u32* made;    // how many of the `makers` thread blocks that make the rows are done; this kernel sets it back to 0
     Split split;  // of Σ outputs·cost; with a gate of the outputs of one part
-    u32 ahead;    // bytes
     u32 makers;
     u32 by_spans;  // ⌊2¹⁶ / chunks of a segment⌋ + 1
     u32 pause;     // nanoseconds before the first request: what makes the rows has memory to itself meanwhile
@@ -262,16 +260,6 @@ struct Stream {
         for (int i = 0; i < a.stages; i++)
             ask(a, s, l, warp, l.ring + (warp * a.stages + i) * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
     }
-    // Behind what the rings hold a warp asks for one segment.
-    MEMBER void look_ahead(const Matvec& a, const Shares& s, const Layout& l, int warp, int warps) {
-        int chunks = warps * a.stages, first = chunks / spans, i = first + warp;
-        if (threadIdx.x % 32) return;
-        if (i >= s.ranges[PARTS].segment) return;
-        const Segment& g = l.segments[i];
-        int from = warp ? 0 : chunks % spans * SPAN, bytes = g.bytes(), before = warp * l.units * bytes;
-        int count = min(l.units - from, ((int)a.ahead - before) / bytes);
-        if (count > 0) prefetch(g.tile + (i64)from * bytes, (u32)(count * bytes));
-    }
     // Terms of the chunks of segments `from` … `end` − 1.
     MEMBER void run(const Matvec& a, const Shares& s, const Layout& l, int warp, int warps, int from, int end) {
         int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16;
@@ -402,7 +390,6 @@ INLINE void matvec(const Matvec& a) {
         if (late == (turn == 1)) {
             if (turn == 0 && a.pause) __nanosleep(a.pause);
             stream.begin(a, shares, l, warp, warps);
-            stream.look_ahead(a, shares, l, warp, warps);
         }
         if (turn == 1) break;
         touch(a);

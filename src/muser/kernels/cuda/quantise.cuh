@@ -49,7 +49,10 @@ INLINE void norm_quantise_rows(const Quantise& a) {
     bool held = is_held(s);
     if (held) stage_weights(s, (float*)shared);
     previous_kernel_done();
-    if (r < n && held) {
+    if (r >= n) {
+        tell_made(a);
+        copy_wait<0>();
+    } else if (held) {
         Held own;
         Marks bad = {false, false, false};
         make_held(s, r, own, (float*)shared, lanes, bad);
@@ -62,8 +65,6 @@ INLINE void norm_quantise_rows(const Quantise& a) {
             bad.norm |= quantise_held<B>(own, s.width, a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B),
                                          made, (u32*)lanes);
         tell(bad, s, a.faults, r);
-    } else if (r >= n) {
-        tell_made(a);
     } else {
         make_row(s, r, a.faults, (float*)shared, lanes);
         tell_made(a);
