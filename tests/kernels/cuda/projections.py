@@ -77,14 +77,16 @@ class Part(Structure):
 
 
 class Split(Structure):
-    _fields_ = fields(each=c_uint32, rest=c_uint32, by_blocks=c_uint32)
+    _fields_ = fields(
+        each=c_uint32, rest=c_uint32, by_full=c_uint32, full=c_uint32, last=c_uint32, total=c_uint32
+    )
 
 
 class Matvec(Structure):
     _fields_ = (
         *fields(parts=Part * 4, source=Source, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
-        *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split),
+        *fields(faults=c_void_p, count=c_void_p, turn=c_void_p, made=c_void_p, split=Split),
         *fields(makers=c_uint32, by_spans=c_uint32, pause=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
@@ -201,6 +203,7 @@ class Plan:
     seed: int = 0
     slice: int = 0  # batch: units of the rows at a time
     tiles: int = 4  # of a pass
+    lasts: int = 0  # thread blocks that get less
     late: bool = False  # whether its thread blocks begin when the rows are there
 
 
@@ -220,7 +223,7 @@ def shared_bytes(weights, plan):
     row_bytes = 256 if family == "grid" else 272
     ring = plan.warps * plan.stages * 2 * max(w.tile for w in weights)
     terms = {"256": units | 1, "32": 8 * units + 4, "grid": 2 * (units | 1)}[family]
-    held = 16 * most_segments(weights, plan.grid) + rows * plan.tiles * 64 * terms
+    held = 16 * most_segments(weights, plan.grid - plan.lasts) + rows * plan.tiles * 64 * terms
     return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + held
 
 
@@ -274,8 +277,11 @@ def project(shim, weights, source, plan, batch=False, **more):
         base += w.outputs * cost
     gated = a.epilogue in (OUT_SILU, OUT_GELU)
     shared_out = weights[0].outputs if gated else base
-    inverse = -(-(2**32) // plan.grid) % 2**32
-    a.split = Split(shared_out // plan.grid, shared_out % plan.grid, inverse)
+    full, turn = plan.grid - plan.lasts, device(np.zeros(1, np.uint32))
+    last = shared_out // plan.grid // 2
+    even = divmod(shared_out - plan.lasts * last, full)
+    a.split = Split(*even, -(-(2**32) // full) % 2**32, full, last, shared_out)
+    a.turn = address(turn) if plan.lasts else None
     if gated:
         outs = [poisoned((plan.rows, weights[0].outputs), np.float32)]
         a.out = address(outs[0])
@@ -287,5 +293,5 @@ def project(shim, weights, source, plan, batch=False, **more):
         shared = shared_bytes(weights, plan)
         name, block = f"matvec_{family}_{plan.rows}", 32 * plan.warps
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
-    assert made[0] == 0
+    assert made[0] == turn[0] == 0
     return outs, int(word[0])

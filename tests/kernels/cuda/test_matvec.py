@@ -55,7 +55,7 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     weight = p.place(shim, kind, raw, width, seed=seed)
     plans = (
         p.Plan(grid=1, warps=5, stages=4, seed=seed),
-        p.Plan(grid=5, warps=3, stages=1, tiles=1, seed=seed, late=True),
+        p.Plan(grid=5, warps=3, stages=1, tiles=1, seed=seed, late=True, lasts=2),
         p.Plan(grid=3, warps=4, stages=2, rows=4, count=2, tiles=2, seed=seed),
         p.Plan(grid=2, warps=5, stages=3, rows=4, count=3, seed=seed, late=True),
     )
@@ -129,7 +129,7 @@ def test_parts_of_several_formats(shim, seed):
         ]
         x = random_rows(np.random.default_rng(3), 1, width)
         for grid in (1, 4, 9):
-            plan = p.Plan(grid=grid, warps=6, stages=2, seed=seed)
+            plan = p.Plan(grid=grid, warps=6, stages=2, seed=seed, lasts=grid // 3)
             outs, word = p.project(shim, weights, p.source_of(device(x)), plan)
             for out, (kind, _), (raw, _, _) in zip(outs, parts, made, strict=True):
                 assert same(out, oracle.project(x, kind, raw))
@@ -223,7 +223,7 @@ def test_gated_activation_behind(shim, family, seed):
     x = random_rows(np.random.default_rng(3), 2, width)
     gate, up = (oracle.project(x, w.kind, w.raw) for w in weights)
     for epilogue, act in ((p.OUT_SILU, Activation.SILU), (p.OUT_GELU, Activation.GELU)):
-        plan = p.Plan(grid=4, rows=4, count=2, seed=seed)
+        plan = p.Plan(grid=4, rows=4, count=2, seed=seed, lasts=1)
         outs, word = p.project(
             shim, weights, p.source_of(device(x)), plan, epilogue=epilogue, act_entry=40
         )

@@ -26,7 +26,10 @@ PIECE = 16  # bytes of the smallest copy
 SPAN = 2  # units of a chunk of `matvec.cuh`
 SHORT = 24 << 20  # bytes of weights
 PAUSE = 1000  # nanoseconds
-MADE_BYTES = 4
+MANY, LAST = 64, 2  # of so many thread blocks the last ones get less
+LATE = 250_000  # bytes that the others are ahead of them
+LEAST_OF_LAST = 0.25  # of a share
+COUNTS = 16  # bytes: two words of two launches
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
 ROW_THREADS = 256  # of a block that makes a row
@@ -118,7 +121,8 @@ def _matvec(
     follows_short = _follows_short(low)
     ready = quantised(low, op, block, source)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
-    args.made, args.makers = _made(low), math.prod(low.launches[-1].shape.grid)
+    turn, args.made = _words(low)
+    args.makers = math.prod(low.launches[-1].shape.grid)
     base = 0
     for i, member in enumerate(members):
         layout = member.placed.layout
@@ -147,7 +151,11 @@ def _matvec(
         args.pause = PAUSE
     args.by_spans = (1 << 16) // -(-members[0].placed.layout.groups // SPAN) + 1
     shared_out = members[0].placed.layout.outputs if after.gate is not None else base
-    args.split = Split(*divmod(shared_out, shape.grid), _inverse(shape.grid))
+    size = sum(_bytes_of(args, part) for part in args.parts)
+    is_ordered = rows < MOST_FEW and size > SHORT and shape.grid >= MANY
+    if is_ordered:
+        args.turn = turn
+    args.split = _split(shape.grid, shared_out, size, LAST if is_ordered else 0)
     low.launch(
         name,
         (shape.grid,),
@@ -207,16 +215,24 @@ def code_rooms(width: int, block: int) -> Mapping[str, int]:
         units = -(-width // 256)
         row, scales = units * CODES_BYTES, units * 256 // block
     codes = {f"codes {block}": MOST_FEW * row, f"scales {block}": F32 * MOST_FEW * scales}
-    return {**codes, "made": 2 * MADE_BYTES}
+    return {**codes, "counts": COUNTS}
 
 
-def _made(low: Lowering) -> Address:
-    """Where thread blocks that made the latest rows are counted. Two words in turn: a projection
-    sets its own back while thread blocks of the next one begin.
+def _words(low: Lowering) -> tuple[Address, Address]:
+    """Where a projection's thread blocks are counted, and those that made its rows. Two pairs in
+    turn: a projection sets its own back while thread blocks of the next one begin.
     """
-    (made,) = low.shared.rooms({"made": 2 * MADE_BYTES})
+    (words,) = low.shared.rooms({"counts": COUNTS})
     turn = sum(isinstance(launch.args, Quantise) for launch in low.launches) % 2
-    return made + turn * MADE_BYTES
+    return words + turn * COUNTS // 2, words + turn * COUNTS // 2 + COUNTS // 4
+
+
+def _split(grid: int, total: int, size: int, last: int) -> Split:
+    """Of `total` shares, `size` bytes, the `last` thread blocks get less, since they are late."""
+    rest = max(LEAST_OF_LAST, 1 - LATE * grid / max(1, size))
+    each = int(total * rest / grid) if last else 0
+    full = grid - last
+    return Split(*divmod(total - last * each, full), _inverse(full), full, each, total)
 
 
 def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
@@ -231,7 +247,7 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     else:
         shared = max(ALONE, 2560 * -(-width // 256))
         low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), ROW_THREADS, args, shared=shared)
-    args.made = _made(low)
+    _, args.made = _words(low)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 
@@ -291,7 +307,7 @@ def _shares(low: Lowering, members: Sequence[Member]) -> Shares:
     outputs = [member.placed.layout.outputs for member in members]
     total = sum(count * size for count, size in zip(outputs, sizes, strict=True))
     grid = min(low.processors, max(1, min(sum(outputs), total)))
-    share = -(-total // grid)
+    share = -(-total // (grid - LAST if grid >= MANY else grid))
     most = -(-share // min(sizes)) + 4
     segments = -(-most // TILE_OUTPUTS) + 2 * len(members)
     return Shares(grid, most, segments, max(tile_bytes(m.placed.layout.type) for m in members))

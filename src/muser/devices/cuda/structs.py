@@ -145,7 +145,14 @@ class Part(ctypes.Structure):
 class Split(ctypes.Structure):
     """`Split` of `matvec.cuh`: what thread blocks share out."""
 
-    _fields_ = (("each", Word), ("rest", Word), ("by_blocks", Word))
+    _fields_ = (
+        ("each", Word),
+        ("rest", Word),
+        ("by_full", Word),
+        ("full", Word),
+        ("last", Word),
+        ("total", Word),
+    )
 
 
 PARTS = 4
@@ -163,6 +170,7 @@ class Matvec(ctypes.Structure):
         ("cap_entry", ctypes.c_uint64),
         ("faults", Pointer),
         ("count", Pointer),
+        ("turn", Pointer),
         ("made", Pointer),
         ("split", Split),
         ("makers", Word),
