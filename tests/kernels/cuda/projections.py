@@ -86,7 +86,7 @@ class Matvec(Structure):
     _fields_ = (
         *fields(parts=Part * 4, source=Source, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
-        *fields(faults=c_void_p, count=c_void_p, turn=c_void_p, made=c_void_p, split=Split),
+        *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split),
         *fields(makers=c_uint32, by_spans=c_uint32, pause=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
@@ -277,11 +277,10 @@ def project(shim, weights, source, plan, batch=False, **more):
         base += w.outputs * cost
     gated = a.epilogue in (OUT_SILU, OUT_GELU)
     shared_out = weights[0].outputs if gated else base
-    full, turn = plan.grid - plan.lasts, device(np.zeros(1, np.uint32))
+    full = plan.grid - plan.lasts
     last = shared_out // plan.grid // 2
     even = divmod(shared_out - plan.lasts * last, full)
     a.split = Split(*even, -(-(2**32) // full) % 2**32, full, last, shared_out)
-    a.turn = address(turn) if plan.lasts else None
     if gated:
         outs = [poisoned((plan.rows, weights[0].outputs), np.float32)]
         a.out = address(outs[0])
@@ -293,5 +292,5 @@ def project(shim, weights, source, plan, batch=False, **more):
         shared = shared_bytes(weights, plan)
         name, block = f"matvec_{family}_{plan.rows}", 32 * plan.warps
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
-    assert made[0] == turn[0] == 0
+    assert made[0] == 0
     return outs, int(word[0])

@@ -29,7 +29,7 @@ PAUSE = 1000  # nanoseconds
 MANY, LAST = 64, 2  # of so many thread blocks the last ones get less
 LATE = 250_000  # bytes that the others are ahead of them
 LEAST_OF_LAST = 0.25  # of a share
-COUNTS = 16  # bytes: two words of two launches
+COUNTS = 8  # bytes: two words
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a kernel that makes a quantised row
 ROW_THREADS = 256  # of a block that makes a row
@@ -121,8 +121,7 @@ def _matvec(
     follows_short = _follows_short(low)
     ready = quantised(low, op, block, source)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
-    turn, args.made = _words(low)
-    args.makers = math.prod(low.launches[-1].shape.grid)
+    args.made, args.makers = _made(low), math.prod(low.launches[-1].shape.grid)
     base = 0
     for i, member in enumerate(members):
         layout = member.placed.layout
@@ -152,10 +151,8 @@ def _matvec(
     args.by_spans = (1 << 16) // -(-members[0].placed.layout.groups // SPAN) + 1
     shared_out = members[0].placed.layout.outputs if after.gate is not None else base
     size = sum(_bytes_of(args, part) for part in args.parts)
-    is_ordered = rows < MOST_FEW and size > SHORT and shape.grid >= MANY
-    if is_ordered:
-        args.turn = turn
-    args.split = _split(shape.grid, shared_out, size, LAST if is_ordered else 0)
+    is_long = rows < MOST_FEW and size > SHORT and shape.grid >= MANY
+    args.split = _split(shape.grid, shared_out, size, LAST if is_long else 0)
     low.launch(
         name,
         (shape.grid,),
@@ -218,13 +215,13 @@ def code_rooms(width: int, block: int) -> Mapping[str, int]:
     return {**codes, "counts": COUNTS}
 
 
-def _words(low: Lowering) -> tuple[Address, Address]:
-    """Where a projection's thread blocks are counted, and those that made its rows. Two pairs in
-    turn: a projection sets its own back while thread blocks of the next one begin.
+def _made(low: Lowering) -> Address:
+    """Where thread blocks that made the latest rows are counted. Two words in turn: a projection
+    sets its own back while thread blocks of the next one begin.
     """
-    (words,) = low.shared.rooms({"counts": COUNTS})
+    (counts,) = low.shared.rooms({"counts": COUNTS})
     turn = sum(isinstance(launch.args, Quantise) for launch in low.launches) % 2
-    return words + turn * COUNTS // 2, words + turn * COUNTS // 2 + COUNTS // 4
+    return counts + turn * COUNTS // 2
 
 
 def _split(grid: int, total: int, size: int, last: int) -> Split:
@@ -247,7 +244,7 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     else:
         shared = max(ALONE, 2560 * -(-width // 256))
         low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), ROW_THREADS, args, shared=shared)
-    _, args.made = _words(low)
+    args.made = _made(low)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
 
 

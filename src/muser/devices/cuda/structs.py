@@ -170,7 +170,6 @@ class Matvec(ctypes.Structure):
         ("cap_entry", ctypes.c_uint64),
         ("faults", Pointer),
         ("count", Pointer),
-        ("turn", Pointer),
         ("made", Pointer),
         ("split", Split),
         ("makers", Word),

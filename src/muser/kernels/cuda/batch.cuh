@@ -732,7 +732,7 @@ INLINE void batch(const Matvec& a) {
     }
     __syncthreads();
     Batch b = know_tiles(a, shares, warps);
-    make_segments(a, shares, blockIdx.x, b.units, (Segment*)(shared + b.segments));
+    make_segments(a, shares, b.units, (Segment*)(shared + b.segments));
     if (warp == warps && threadIdx.x % 32 < COPIES) {
         int i = threadIdx.x % 32;
 #ifdef HAS_BULK

@@ -37,7 +37,7 @@ struct Part {
 };
 
 // Of n thread blocks the first `full` share evenly, what block b owns begins at each·b + ⌊rest·b/full⌋; each of the others
-// owns `last`. They are those that begin last, when their rows are there and nothing of their weights is.
+// owns `last`. Thread blocks begin in order, and the last ones when their rows are there and nothing of their weights is.
 struct Split {
     u32 each, rest, by_full;  // by_full = ⌈2³² / full⌉
     u32 full, last, total;
@@ -50,7 +50,6 @@ struct Matvec {
     u64 act_entry, scale_entry, cap_entry;
     u64* faults;
     const int* count;
-    u32* turn;    // how many thread blocks of this launch have begun; null: block b is the b-th. Set back to 0
     u32* made;    // how many of the `makers` thread blocks that make the rows are done; this kernel sets it back to 0
     Split split;  // of Σ outputs·cost; with a gate of the outputs of one part
     u32 makers;
@@ -111,11 +110,11 @@ INLINE Segment segment_of(const Part& part, int p, int units, int tile, int firs
     i64 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
     return {part.weights + (i64)tile * units * bytes, what, output};
 }
-// Lane p of a warp gets what the thread block in `place` owns of part p, lane PARTS the sums.
-INLINE Range own_range(const Matvec& a, u32 place) {
+// Lane p of a warp gets what the thread block owns of part p, lane PARTS the sums.
+INLINE Range own_range(const Matvec& a) {
     int lane = threadIdx.x % 32, gated = is_gated(a), segment = 0, flat = 0;
     const Part& part = a.parts[lane % PARTS];
-    u32 low = split_at(a.split, place), high = split_at(a.split, place + 1), cost = part.size & 31;
+    u32 low = split_at(a.split, blockIdx.x), high = split_at(a.split, blockIdx.x + 1), cost = part.size & 31;
     int from = (int)low, count = (int)(high - low);
     if (!gated) from = (int)output_at(part, cost, low), count = (int)output_at(part, cost, high) - from;
     if (lane >= (gated ? 2 : PARTS)) count = 0;
@@ -129,12 +128,12 @@ INLINE Range own_range(const Matvec& a, u32 place) {
 }
 INLINE void make_shares(const Matvec& a, Shares& s) {
     if (threadIdx.x >= 32) return;
-    Range own = own_range(a, blockIdx.x);
+    Range own = own_range(a);
     if (threadIdx.x <= PARTS) s.ranges[threadIdx.x] = own;
 }
 // The shares too, without a barrier: every warp works them out.
-INLINE void make_segments(const Matvec& a, Shares& s, u32 place, int units, Segment* to) {
-    Range own = own_range(a, place);
+INLINE void make_segments(const Matvec& a, Shares& s, int units, Segment* to) {
+    Range own = own_range(a);
     if (threadIdx.x <= PARTS) s.ranges[threadIdx.x] = own;
     int starts[PARTS + 1];
 #pragma unroll
@@ -369,21 +368,13 @@ INLINE void write_out(const Matvec& a, const Layout& l, int from, int end, int n
     }
 }
 
-INLINE u32 place_of(const Matvec& a) {
-    if (!a.turn) return blockIdx.x;
-    u32 place = atomicAdd(a.turn, 1u);
-    if (place + 1 == gridDim.x) *a.turn = 0;
-    return place;
-}
 template <typename Form, int ROWS>
 INLINE void matvec(const Matvec& a) {
     SHARED_BYTES(shared);
     __shared__ Shares shares;
     __shared__ int there;  // rows: not in a register meanwhile
-    __shared__ u32 place;
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     next_kernel_may_start();
-    if (threadIdx.x == 0) place = place_of(a);
     int n = min(*a.count, ROWS);
     bool late = *(const volatile u32*)a.made == a.makers;
     if (threadIdx.x % 32 == 0)  // lanes of one warp would do it one by one
@@ -393,8 +384,7 @@ INLINE void matvec(const Matvec& a) {
     barrier_fence();
 #endif
     Layout l = layout_of<Form, ROWS>(a, shared, warps);
-    __syncthreads();
-    make_segments(a, shares, place, l.units, l.segments);
+    make_segments(a, shares, l.units, l.segments);
     __syncthreads();
     int segments = shares.ranges[PARTS].segment;
     Stream<Form, ROWS> stream;
