@@ -84,7 +84,7 @@ def _rates(panel: Any, run: Mapping[str, Any], step: Mapping[str, Any]) -> None:
     ]
     _numbers(panel, shown, values)
     panel.axvline(roof, color=ROOF, linewidth=1)
-    panel.set_xlim(0, max([roof, *values]) * 1.8)
+    panel.set_xlim(0, max([roof, *values]) * 2.8)  # room for the texts
     panel.set_ylim(_bars_of(step) - 0.4, -0.6)  # bars as thick as the others'
     size = run["roof"]["bytes"] / 1e6
     panel.set_title(f"roof: {roof:.1f} GB/s, reading {size:,.0f} MB", fontsize=9, color=ROOF)
