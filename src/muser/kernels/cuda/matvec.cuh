@@ -10,7 +10,7 @@
 //       + R·U·(272, grid: 256) + R·4·round_up(N, 4)   the quantised rows
 //       + R·P·64·T                            the terms of P segments (an even number with a gate)
 //       + 16·S      S segments of one thread block: at most ceil(M/16) + 2·parts of M outputs,
-//         M = ceil(ceil(Σ outputs·B_p/16 / grid) / (least B_p/16)) + 4, B_p the bytes of a unit
+//         M = ceil(ceil(Σ outputs·B_p/16 / a.split.full) / (least B_p/16)) + 4, B_p the bytes of a unit
 //     reads weights before the kernel before has ended; then `source` (see quantise.cuh), *count
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
@@ -22,7 +22,7 @@
 // for microseconds.
 #pragma once
 
-constexpr int PARTS = 4, SPAN = 2, MOST_WARPS = 16, MOST_STAGES = 4, LINE = 128;
+constexpr int PARTS = 4, SPAN = 2, MOST_WARPS = 16, MOST_STAGES = 4;
 constexpr int OUT_PLAIN = 0, OUT_SILU = 1, OUT_GELU = 2, OUT_LOGITS = 3;  // Matvec::epilogue
 
 struct Part {

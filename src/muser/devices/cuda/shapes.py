@@ -1,0 +1,199 @@
+"""Launches of the projections of few rows: thread blocks, warps, stages and shared memory, so that
+all of it fits (`matvec.cuh` and `batch.cuh` have the formulas).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, Layout, tile_bytes, unit_bytes
+from muser.devices.cuda.lowering import Lowering
+from muser.devices.cuda.structs import Split
+from muser.errors import DeviceError
+from muser.graph.arithmetic import GRID_BLOCK
+from muser.kv import round_up
+
+CODES_BYTES = 272  # of 256 elements of a quantised row
+PIECE = 16  # bytes of the smallest copy
+RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
+BESIDE = 32 * 1024  # what a projection of one row leaves to a small kernel
+MANY, LAST = 64, 2  # of so many thread blocks the last ones get less
+LATE = 250_000  # bytes that the others are ahead of them
+LEAST_OF_LAST = 0.25  # of a share
+
+
+def inverse(divisor: int) -> int:
+    """⌈2³² / divisor⌉, by which the kernels divide; of 1, which nothing is divided by, 0."""
+    return -(-(1 << 32) // divisor) & 0xFFFFFFFF
+
+
+def split(grid: int, total: int, size: int, *, is_long: bool) -> Split:
+    """Of `total` shares, `size` bytes. Of a long projection the last thread blocks get less, since
+    they begin late.
+    """
+    last = LAST if is_long and grid >= MANY else 0
+    rest = max(LEAST_OF_LAST, 1 - LATE * grid / max(1, size))
+    each = int(total * rest / grid) if last else 0
+    full = grid - last
+    return Split(*divmod(total - last * each, full), inverse(full), full, each, total)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A launch of `matvec.cuh` or `batch.cuh`: what their texts call stages, slice and pass."""
+
+    grid: int
+    threads: int
+    stages: int
+    stage_bytes: int
+    shared: int
+    slice: int = 0
+    tiles: int = 0
+
+
+def matvec_shape(
+    low: Lowering, block: int, layouts: Sequence[Layout], rows: int, gated: bool
+) -> Form:
+    """The most bytes under way that leave room for all terms, or for as many as there is room
+    (`matvec.cuh` has the formula).
+    """
+    work = _shares(low, layouts)
+    units = layouts[0].groups
+    row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
+    blocks = 8 * units if block == 32 else units
+    odd = units + 1 - units % 2
+    terms = {256: odd, 32: 8 * units + 4, GRID_BLOCK: 2 * odd}[block]
+    fixed = rows * units * row + rows * 4 * round_up(blocks, 4) + 16 * work.segments
+    room = low.shared.card.facts.shared - (BESIDE if rows == 1 else RESERVED) - fixed
+    each = rows * 4 * TILE_OUTPUTS * terms * (2 if gated else 1)
+    most = 16 if rows == 1 else 12
+    wanted = -(-work.segments // (2 if gated else 1))
+    for least in (min(wanted, 4), 1):
+        for warps, stages in ((most, 2), (12, 2), (most, 1), (8, 1), (4, 1), (2, 1), (1, 1)):
+            ring = warps * stages * 2 * work.tile
+            tiles = min(wanted, (room - ring) // each)
+            if tiles >= least:
+                shared = fixed + ring + tiles * each
+                tiles *= 2 if gated else 1
+                return Form(work.grid, 32 * warps, stages, 2 * work.tile, shared, tiles=tiles)
+    raise _too_wide(layouts)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What a launch's thread blocks share out: `outputs` and `segments` are the most of one."""
+
+    grid: int
+    outputs: int
+    segments: int
+    tile: int
+
+
+def _shares(low: Lowering, layouts: Sequence[Layout]) -> Shares:
+    sizes = [unit_bytes(layout.type) // PIECE for layout in layouts]
+    outputs = [layout.outputs for layout in layouts]
+    total = sum(count * size for count, size in zip(outputs, sizes, strict=True))
+    grid = min(low.processors, max(1, min(sum(outputs), total)))
+    share = -(-total // (grid - LAST if grid >= MANY else grid))
+    most = -(-share // min(sizes)) + 4
+    segments = -(-most // TILE_OUTPUTS) + 2 * len(layouts)
+    return Shares(grid, most, segments, max(tile_bytes(layout.type) for layout in layouts))
+
+
+UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
+"""Of a batch: units of a job, by the elements of a quantised block."""
+STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
+"""Of a batch: a row in shared memory has an odd number of these bytes."""
+WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
+OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
+UNDER_WAY = 64 * 1024  # of a batch: bytes of weights that keep memory busy
+COPIES = 2  # slices of the rows
+
+
+def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: bool) -> Form:
+    """Teams of warps for all tiles at once, and what fits into shared memory (`batch.cuh` has the
+    formula): all of the rows if enough weights are under way then, else slices of them.
+    """
+    work = _shares(low, layouts)
+    units, job = layouts[0].groups, UNITS[block]
+    card = low.shared.card.facts
+    most = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
+    row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
+    stage = job * work.tile
+    fixed = 64 * (8 * units if block == 32 else units) + 16 * work.segments
+    room = card.shared - OWN_BYTES - fixed
+    whole = round_up(units, job)
+    tiles = min(252, round_up(work.segments, 4))
+    at_once = _most_tiles(work.grid, layouts, gated)
+    full = _team_warps(at_once, most)
+
+    def need(warps: int, stages: int, cut: int, part: int) -> int:
+        kept, copies = (warps if gated else warps // 2, 1) if cut >= units else (part, COPIES)
+        size = _odd(STEPS[block], cut * row)
+        return warps * stages * stage + copies * 16 * size + 1024 * kept
+
+    for stages in (4, 3, 2, 1):
+        if full * stages * stage >= UNDER_WAY and need(full, stages, whole, tiles) <= room:
+            shared = need(full, stages, whole, tiles) + fixed
+            return Form(work.grid, 32 * (full + 1), stages, stage, shared, whole, tiles)
+    for warps in dict.fromkeys((full, 7, 4, 2, 1)):
+        for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4)):
+            for stages, least in ((2, 8 * job), (1, 4 * job), (1, job)):
+                cut = least
+                if need(warps, stages, cut, part) > room:
+                    continue
+                while cut + job < whole and need(warps, stages, cut + job, part) <= room:
+                    cut += job
+                shared = need(warps, stages, cut, part) + fixed
+                return Form(work.grid, 32 * (warps + 1), stages, stage, shared, cut, part)
+    raise _too_wide(layouts)
+
+
+def _odd(step: int, size: int) -> int:
+    count = -(-size // step)
+    return step * (count + 1 - count % 2)
+
+
+def _most_tiles(grid: int, layouts: Sequence[Layout], gated: bool) -> int:
+    """The most tiles of a thread block, or pairs of them with a gate (`make_shares` says whose)."""
+    if gated:
+        ranges = [_ranges(grid, layouts[0].outputs, 0, 0, 1)]
+    else:
+        sizes = [unit_bytes(layout.type) // PIECE for layout in layouts]
+        outputs = [layout.outputs for layout in layouts]
+        total, before, ranges = sum(map(int.__mul__, outputs, sizes)), 0, []
+        for count, size in zip(outputs, sizes, strict=True):
+            ranges.append(_ranges(grid, count, total, before, size))
+            before += count * size
+    return max(map(sum, zip(*ranges, strict=True)))
+
+
+def _ranges(grid: int, outputs: int, total: int, before: int, size: int) -> list[int]:
+    """Tiles of one weight that each thread block has a share of."""
+    if total == 0:
+        total = outputs
+    bounds = [
+        min(outputs, max(0, -(-(total * b // grid - before) // size))) for b in range(grid + 1)
+    ]
+    return [
+        (high - 1) // TILE_OUTPUTS - low // TILE_OUTPUTS + 1 if high > low else 0
+        for low, high in pairwise(bounds)
+    ]
+
+
+def _team_warps(tiles: int, most: int) -> int:
+    """Warps, of at most `most`, that are all in teams when so many tiles are shared out; of more
+    tiles than that as few as need no more rounds.
+    """
+    if tiles >= most:
+        return -(-tiles // -(-tiles // most))
+    return max(1, most // max(1, tiles)) * max(1, tiles)
+
+
+def _too_wide(layouts: Sequence[Layout]) -> DeviceError:
+    width = layouts[0].width
+    return DeviceError(
+        f"Rows of {width} elements do not fit into the shared memory of this card.",
+        "Use --device cpu.",
+    )
