@@ -154,3 +154,11 @@ def test_a_room_is_never_larger_than_planned(model):
             CudaRunner(
                 ShimCard("sm_80"), shim_library("sm_80"), graph, weights, Limits(LENGTH, 1, 64)
             )
+
+
+def test_a_chunk_of_more_rows_than_a_grid_is_refused(model):
+    graph, weights = model
+    card, limits = ShimCard("sm_90a"), Limits(70_000, 1, 65_536)
+    with pytest.raises(LimitError, match="more than the 65,535"):
+        CudaRunner(card, shim_library("sm_90a"), graph, weights, limits)
+    assert (card.taken, card.closed) == (0, True)

@@ -11,8 +11,11 @@ from muser.devices.cuda.placing import WeightSource, place_weights
 from muser.devices.cuda.planning import plan_of, rope_tables
 from muser.devices.cuda.scratch import Extent, scratch_of
 from muser.devices.device import Limits
+from muser.errors import LimitError
 from muser.graph import Graph
 from muser.kernels import CudaLibrary
+
+MOST_ROWS = 65_535  # of a launch: CUDA's limit for a grid's second and third size
 
 
 def shared_of(
@@ -21,6 +24,11 @@ def shared_of(
     """All that the buckets of a runner share. Raises `LimitError` before anything is taken for what
     does not fit, and `ModelError` for weights that are not finite.
     """
+    if limits.chunk > MOST_ROWS:
+        raise LimitError(
+            f"A chunk of {limits.chunk:,} tokens is more than the {MOST_ROWS:,} that a card takes.",
+            "Ask for a smaller chunk.",
+        )
     memory, pipelines = Memory(card), Pipelines(card, library)
     extent = Extent(limits, card.facts.processors, pipelines.has(WIDE_KERNEL))
     scratch = scratch_of(graph, weights, extent)
