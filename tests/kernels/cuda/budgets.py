@@ -79,12 +79,7 @@ _REGISTERS = {
         "norm_tiles_32",
         "norm_tiles_grid",
     ),
-    64: (
-        "take_rows",
-        "norm_grid_rows",
-        "norm_quantise_32",
-        "norm_quantise_256",
-    ),
+    64: ("take_rows",),
     96: ("matvec_256_1",),
     112: ("matvec_grid_1",),
     128: (
@@ -100,7 +95,12 @@ _REGISTERS = {
         "gemm_q5_1",
         "gemm_q6_k",
     ),
-    136: ("matvec_grid_4",),
+    136: (
+        "matvec_grid_4",
+        "norm_grid_rows",  # a row in registers
+        "norm_quantise_32",
+        "norm_quantise_256",
+    ),
     144: ("batch_grid",),
     152: ("matvec_32_4",),
     168: (
