@@ -45,7 +45,8 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
         f"{record['model']['file']} on {_hardware(record)}, {record['at']}{loud}",
         fontsize=10,
     )
-    figure.savefig(path, dpi=DOTS, format="png", metadata={"Software": "muser bench kernels"})
+    made_by = {"Software": "muser bench kernels"}
+    figure.savefig(path, dpi=DOTS, format="png", bbox_inches="tight", metadata=made_by)  # all texts
 
 
 def _hardware(record: Mapping[str, Any]) -> str:
@@ -84,7 +85,7 @@ def _rates(panel: Any, run: Mapping[str, Any], step: Mapping[str, Any]) -> None:
     ]
     _numbers(panel, shown, values)
     panel.axvline(roof, color=ROOF, linewidth=1)
-    panel.set_xlim(0, max([roof, *values]) * 2.8)  # room for the texts
+    panel.set_xlim(0, max([roof, *values]) * 1.8)
     panel.set_ylim(_bars_of(step) - 0.4, -0.6)  # bars as thick as the others'
     size = run["roof"]["bytes"] / 1e6
     panel.set_title(f"roof: {roof:.1f} GB/s, reading {size:,.0f} MB", fontsize=9, color=ROOF)
