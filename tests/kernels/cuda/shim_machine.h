@@ -37,11 +37,6 @@ INLINE void flag_wait(u32* flag) {  // blocks run one after another
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
 INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
 INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
-INLINE void prefetch(const void* from, u32 bytes) {
-    const volatile u8* p = (const volatile u8*)from;
-    if ((u64)from % 16 || bytes % 16 || bytes == 0) shim::fail("prefetch of %u bytes at %p", bytes, from);
-    (void)p[0], (void)p[bytes - 1];
-}
 INLINE void will_read(const void* p) { (void)*(const volatile u8*)p; }
 
 #ifdef HAS_BULK

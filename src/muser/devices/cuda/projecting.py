@@ -8,7 +8,7 @@ from types import MappingProxyType
 from muser.devices.cuda.arena import F32
 from muser.devices.cuda.buckets import MOST_FEW
 from muser.devices.cuda.card import Address
-from muser.devices.cuda.layouts import APART, GRID_BYTES, TILE_OUTPUTS, unit_bytes
+from muser.devices.cuda.layouts import APART, GRID_BYTES, unit_bytes
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.shapes import (
@@ -22,7 +22,7 @@ from muser.devices.cuda.shapes import (
 )
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
 from muser.devices.cuda.structs import Matvec, Part, Quantise, Source
-from muser.formats import FLOATS, BlockType
+from muser.formats import BlockType
 from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
 
@@ -54,7 +54,6 @@ NUMBERS: Mapping[BlockType, int] = MappingProxyType(
         BlockType.BF16: 30,
     }
 )
-GRIDS = frozenset(NUMBERS[kind] for kind in FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ def _matvec(
         args.pause = PAUSE
     args.by_spans = (1 << 16) // -(-members[0].placed.layout.groups // SPAN) + 1
     shared_out = members[0].placed.layout.outputs if after.gate is not None else base
-    size = sum(_bytes_of(args, part) for part in args.parts)
+    size = sum(layout.bytes for layout in layouts)
     args.split = split(shape.grid, shared_out, size, is_long=rows < MOST_FEW and size > SHORT)
     low.launch(
         name,
@@ -168,14 +167,9 @@ def _follows_short(low: Lowering) -> bool:
     """
     for launch in reversed(low.launches):
         if isinstance(launch.args, Matvec):
-            return sum(_bytes_of(launch.args, part) for part in launch.args.parts) <= SHORT
+            weights = map(low.shared.weights.matrix, launch.tensors)
+            return sum(placed.layout.bytes for placed in weights) <= SHORT
     return False
-
-
-def _bytes_of(args: Matvec, part: Part) -> int:
-    units = -(-int(args.source.width) // (GRID_BLOCK if part.format in GRIDS else 256))
-    pieces = TILE_OUTPUTS * (int(part.size) & 31) + (int(part.size) >> 5)
-    return -(-int(part.outputs) // TILE_OUTPUTS) * units * pieces * PIECE
 
 
 def types_of(members: Iterable[Member]) -> tuple[str, ...]:

@@ -114,13 +114,6 @@ INLINE void barrier_wait(u64* b, u32 phase) {
         "r"(phase)
         : "memory");
 }
-// Tells the second-level cache what will be read: bytes and address are multiples of 16. Older cards ignore it.
-INLINE void prefetch(const void* from, u32 bytes) {
-#ifdef HAS_BULK
-    ASM("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // What will be read there once the kernel before has ended: the address is worked out and looked up before.
 INLINE void will_read(const void* p) { ASM("prefetch.global.L2 [%0];" ::"l"(p) : "memory"); }
 
