@@ -86,11 +86,16 @@ class Matvec(Structure):
     _fields_ = (
         *fields(parts=Part * 4, source=Source, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
-        *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split),
-        *fields(makers=c_uint32, by_spans=c_uint32, pause=c_uint32),
+        *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split, handed=c_void_p),
+        *fields(makers=c_uint32, by_units=c_uint32, pause=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
-        *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int, slice=c_int, pass_=c_int),
+        *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int),
+        *fields(slots=c_int, slice=c_int, pass_=c_int),
     )
+
+
+def inverse(divisor):
+    return -(-(2**32) // divisor) % 2**32
 
 
 def up(n, multiple):
@@ -216,14 +221,28 @@ def most_segments(weights, grid):
     return up(most_outputs(weights, grid), 16) // 16 + 2 * len(weights)
 
 
-def shared_bytes(weights, plan):
+def line_of(weights, gated):
+    """Tiles and cost of a unit of each part of the line."""
+    line = [(-(-w.outputs // 16), w.pitch // 16) for w in weights]
+    return [(line[0][0], 1)] if gated else line
+
+
+def most_pieces(weights, grid, gated):
+    line, units = line_of(weights, gated), weights[0].units
+    share = -(-sum(tiles * units * cost for tiles, cost in line) // grid)
+    return -(-share // (units * min(cost for _, cost in line))) + 2 * len(line)
+
+
+def shared_bytes(weights, plan, gated):
     """The formula of matvec.cuh."""
     family, units, rows = weights[0].family, weights[0].units, plan.rows
     blocks = units * (8 if family == "32" else 1)
     row_bytes = 256 if family == "grid" else 272
     ring = plan.warps * plan.stages * 2 * max(w.tile for w in weights)
     terms = {"256": units | 1, "32": 8 * units + 4, "grid": 2 * (units | 1)}[family]
-    held = 16 * most_segments(weights, plan.grid - plan.lasts) + rows * plan.tiles * 64 * terms
+    each = 2 if gated else 1
+    pieces = 32 * most_pieces(weights, plan.grid - plan.lasts, gated) * each
+    held = pieces + rows * plan.tiles * each * 64 * terms
     return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + held
 
 
@@ -266,21 +285,27 @@ def project(shim, weights, source, plan, batch=False, **more):
         made[0] = 0
     a = Matvec(source=source, faults=address(word), count=address(n), stages=plan.stages, **more)
     a.made, a.makers = address(made), int(makers)
-    a.by_spans = 2**16 // -(-weights[0].units // 2) + 1
+    gated = a.epilogue in (OUT_SILU, OUT_GELU)
+    units = weights[0].units
+    a.by_units = inverse(units)
+    handed = device(np.zeros((plan.grid, plan.rows, 32), np.uint32))
+    a.handed = address(handed)
     a.stage_bytes = batch_stage(weights) if batch else 2 * max(w.tile for w in weights)
-    a.slice, a.pass_ = plan.slice, plan.tiles
+    a.slots, a.slice, a.pass_ = plan.tiles, plan.slice, plan.tiles
     base = 0
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
         cost, apart = w.pitch // 16, w.tile // 16 - w.pitch
         values = (address(w.codes), address(out), 20 + i, w.outputs, w.kind.id)
-        a.parts[i] = Part(*values, base, cost | apart << 5, -(-(2**32) // cost))
-        base += w.outputs * cost
-    gated = a.epilogue in (OUT_SILU, OUT_GELU)
-    shared_out = weights[0].outputs if gated else base
+        first = 0 if gated and not batch else base
+        a.parts[i] = Part(*values, first, cost | apart << 5, inverse(cost))
+        base += cost * (w.outputs if batch else -(-w.outputs // 16) * units)
+    shared_out = base
+    if gated:
+        shared_out = weights[0].outputs if batch else -(-weights[0].outputs // 16) * units
     full = plan.grid - plan.lasts
     last = shared_out // plan.grid // 2
     even = divmod(shared_out - plan.lasts * last, full)
-    a.split = Split(*even, -(-(2**32) // full) % 2**32, full, last, shared_out)
+    a.split = Split(*even, inverse(full), full, last, shared_out)
     if gated:
         outs = [poisoned((plan.rows, weights[0].outputs), np.float32)]
         a.out = address(outs[0])
@@ -289,8 +314,10 @@ def project(shim, weights, source, plan, batch=False, **more):
         shared = batch_bytes(weights, plan, gated)
         name, block = f"batch_{family}", 32 * (plan.warps + 1)
     else:
-        shared = shared_bytes(weights, plan)
-        name, block = f"matvec_{family}_{plan.rows}", 32 * plan.warps
+        shared = shared_bytes(weights, plan, gated)
+        walkers = 1 if plan.rows == 1 else 2
+        name, block = f"matvec_{family}_{plan.rows}", 32 * (plan.warps + walkers)
     shim.launch(name, plan.grid, block, a, shared=shared, seed=plan.seed)
     assert made[0] == 0
+    assert not handed.any()
     return outs, int(word[0])

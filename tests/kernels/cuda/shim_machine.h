@@ -29,6 +29,17 @@ INLINE void copy_wait() {
     shim::copy_wait(N);
 }
 
+INLINE void hand_on(u32* to, float x) { *to = ~__float_as_uint(x); }
+INLINE float taken(u32* from) {  // blocks run one after another
+    u32 word = *from;
+    if (word == 0) shim::fail("taken: no block before this one has handed it on");
+    *from = 0;
+    return __uint_as_float(~word);
+}
+INLINE void count_up(u32* word, u32 by) { *word += by; }
+INLINE void wait_until(const u32* word, u32 least) {
+    while (*(const volatile u32*)word < least) shim::nap();
+}
 INLINE void flag_set(u32* flag) { *flag = 1; }
 INLINE void flag_wait(u32* flag) {  // blocks run one after another
     if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from muser.devices.cuda.arena import F32, CachePlane, tiles_of
 from muser.devices.cuda.buckets import CHUNK
+from muser.devices.cuda.card import Address
 from muser.devices.cuda.lowering import Lowering
-from muser.devices.cuda.structs import Append, Attend
+from muser.devices.cuda.structs import Append, Attend, Combine
 from muser.devices.device import Limits
 from muser.errors import DeviceError
 from muser.graph import Attention, CacheSpec, KvAppend, SigmoidGate
@@ -14,6 +15,7 @@ from muser.graph.arithmetic import attention_constant
 SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
 LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
+FEW_TILES = 8  # that a row sees in a short step (`attention_few.cuh`)
 
 
 def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mapping[str, int]:
@@ -89,11 +91,17 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
 def _decode(
     low: Lowering, op: Attention, cache: CachePlane, args: Attend, nodes: tuple[str, ...]
 ) -> None:
-    head = head_size(cache.spec.head_dim)
+    """Where rows see few tiles, no more thread blocks than those: all have to begin before the next
+    launch can, and they find room only where the projection before them has ended.
+    """
+    head, grid = head_size(cache.spec.head_dim), 2 * low.processors
+    if low.is_short:
+        units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
+        grid = min(grid, low.rows * units * FEW_TILES)
     tiles = f"decode_tiles_{head}"
     low.launch(
         tiles,
-        (2 * low.processors,),
+        (grid,),
         256,
         args,
         shared=low.bytes_of(tiles),
@@ -106,6 +114,28 @@ def _decode(
     low.launch(
         "decode_combine", chain, 128, args, shared=low.bytes_of("decode_combine"), served=("KV",)
     )
+
+
+def combine_quantised(
+    low: Lowering, row: Address, codes: Address, scales: Address, made: Address
+) -> bool:
+    """Lets the chain over few tiles, if that was the last launch and made `row`, quantise it too, in
+    blocks of 256. Whether it does.
+    """
+    if not low.is_short or not low.launches:
+        return False
+    last = low.launches[-1]
+    args = last.args
+    if not isinstance(args, Attend) or not last.label.startswith("decode_combine"):
+        return False
+    if args.out != row or args.dim % PART:
+        return False
+    low.launches.pop()
+    groups = -(-args.heads * args.dim // 256)
+    low.launch(
+        "combine_256", (groups, low.rows), 256, Combine(args, codes, scales, made), served=("KV",)
+    )
+    return True
 
 
 def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> None:

@@ -49,14 +49,22 @@ class Shared:
 class Lowering:
     """One part of a graph for steps of at most `rows` rows: its launches in order.
 
-    `is_tail`: the part whose rows are the wanted ones.
+    `is_tail`: the part whose rows are the wanted ones. `is_short`: for steps of few rows that all
+    stand below `tapes.SHORT` positions.
     """
 
     def __init__(
-        self, shared: Shared, step: StepBlock, bucket: str, rows: int, is_tail: bool
+        self,
+        shared: Shared,
+        step: StepBlock,
+        bucket: str,
+        rows: int,
+        *,
+        is_tail: bool,
+        is_short: bool,
     ) -> None:
         self.shared, self.step, self.bucket, self.rows = shared, step, bucket, rows
-        self.is_tail = is_tail
+        self.is_tail, self.is_short = is_tail, is_short
         self.launches: list[Launch] = []
         self.entries: list[tuple[str, int]] = []
         self.behind: tuple[Op, ...] = ()

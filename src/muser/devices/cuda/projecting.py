@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from muser.devices.cuda.arena import F32
+from muser.devices.cuda.attending import combine_quantised
 from muser.devices.cuda.buckets import MOST_FEW
 from muser.devices.cuda.card import Address
-from muser.devices.cuda.layouts import APART, GRID_BYTES, unit_bytes
+from muser.devices.cuda.layouts import APART, GRID_BYTES, TILE_OUTPUTS, unit_bytes
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.shapes import (
@@ -17,7 +18,9 @@ from muser.devices.cuda.shapes import (
     PIECE,
     batch_shape,
     inverse,
+    matvec_line,
     matvec_shape,
+    share_of_last,
     split,
 )
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
@@ -27,10 +30,11 @@ from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
-SPAN = 2  # units of a chunk of `matvec.cuh`
 SHORT = 24 << 20  # bytes of weights
 PAUSE = 1000  # nanoseconds
+OUT_LAST, OUT_PAUSE = 2, 1000
 COUNTS = 8  # bytes: two words
+MATVEC_ROWS = 4  # the most of `matvec.cuh`
 ROW_THREADS, HELD = 256, 32  # of a block that makes a row; groups that it holds in registers
 ALONE = BESIDE + 8 * 1024
 """Of shared memory, that it takes at least: beside a projection it waits for that one's bytes."""
@@ -116,12 +120,13 @@ def _matvec(
 ) -> None:
     rows = int(low.bucket)
     follows_short = _follows_short(low)
-    ready = quantised(low, op, block, source)
+    ready, made = quantised(low, op, block, source), _made(low)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
-    args.made, args.makers = _made(low), math.prod(low.launches[-1].shape.grid)
+    args.made, args.makers = made, math.prod(low.launches[-1].shape.grid)
+    layouts = [member.placed.layout for member in members]
+    gated, is_batch = after.gate is not None, rows == MOST_FEW
     base = 0
-    for i, member in enumerate(members):
-        layout = member.placed.layout
+    for i, (member, layout) in enumerate(zip(members, layouts, strict=True)):
         cost = unit_bytes(layout.type) // PIECE
         args.parts[i] = Part(
             member.placed.codes,
@@ -129,27 +134,32 @@ def _matvec(
             low.entry_of(member.node),
             layout.outputs,
             NUMBERS[layout.type],
-            base,
+            0 if gated and not is_batch else base,
             cost | APART.get(layout.type, 0) << 5,
             inverse(cost),
         )
-        base += layout.outputs * cost
+        tiles = -(-layout.outputs // TILE_OUTPUTS)
+        base += cost * (layout.outputs if is_batch else tiles * layout.groups)
     _finish(low, args, after)
-    layouts = [member.placed.layout for member in members]
-    if rows == MOST_FEW:
-        shape = batch_shape(low, block, layouts, after.gate is not None)
+    size = sum(layout.bytes for layout in layouts)
+    if is_batch:
+        shape = batch_shape(low, block, layouts, gated)
         name = f"batch_{FORMS[block]}"
-        args.slice = shape.slice
+        args.slice, args.pass_tiles = shape.slice, shape.tiles
+        args.split = split(shape.grid, layouts[0].outputs if gated else base)
     else:
-        shape = matvec_shape(low, block, layouts, rows, after.gate is not None)
+        line = matvec_line(low, layouts, gated=gated)
+        shape = matvec_shape(low, block, layouts, rows, line, gated=gated)
         name = f"matvec_{FORMS[block]}_{rows}"
-    args.stages, args.stage_bytes, args.pass_tiles = shape.stages, shape.stage_bytes, shape.tiles
+        args.slots, args.by_units = shape.tiles, inverse(layouts[0].groups)
+        (args.handed,) = low.shared.rooms(handed_room(low.processors))
+        last = share_of_last(line.grid, size) if size > SHORT else None
+        if size <= SHORT and source.kind == PLAIN and OUT_LAST:
+            last, args.pause = 0, OUT_PAUSE
+        args.split = split(line.grid, line.total, last)
+    args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
     if source.kind != PLAIN and follows_short:
         args.pause = PAUSE
-    args.by_spans = (1 << 16) // -(-members[0].placed.layout.groups // SPAN) + 1
-    shared_out = members[0].placed.layout.outputs if after.gate is not None else base
-    size = sum(layout.bytes for layout in layouts)
-    args.split = split(shape.grid, shared_out, size, is_long=rows < MOST_FEW and size > SHORT)
     low.launch(
         name,
         (shape.grid,),
@@ -202,12 +212,17 @@ def code_rooms(width: int, block: int) -> Mapping[str, int]:
     return {**codes, "counts": COUNTS}
 
 
+def handed_room(processors: int) -> Mapping[str, int]:
+    """Totals that a thread block of `matvec.cuh` hands on, gate and up; zeros between launches."""
+    return {"handed": processors * MATVEC_ROWS * 2 * TILE_OUTPUTS * F32}
+
+
 def _made(low: Lowering) -> Address:
     """Where thread blocks that made the latest rows are counted. Two words in turn: a projection
     sets its own back while thread blocks of the next one begin.
     """
     (counts,) = low.shared.rooms({"counts": COUNTS})
-    turn = sum(isinstance(launch.args, Quantise) for launch in low.launches) % 2
+    turn = sum(isinstance(launch.args, Matvec) for launch in low.launches) % 2
     return counts + turn * COUNTS // 2
 
 
@@ -215,8 +230,15 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
     """A launch that makes the quantised rows, and the source that says they are ready."""
     width = source.width
     codes, scales, _ = low.shared.rooms(code_rooms(width, block))
+    made = _made(low)
+    if (
+        source.kind == PLAIN
+        and block == 256
+        and combine_quantised(low, source.row, codes, scales, made)
+    ):
+        return Source(codes=codes, scales=scales, kind=READY, width=width)
     low.entry_of(f"{op.source} in blocks of {block}")
-    args = Quantise(source, codes, scales, low.count_at, low.step.back)
+    args = Quantise(source, codes, scales, low.count_at, low.step.back, made)
     if source.kind == PLAIN:
         grid = low.rows, -(-width // (256 * QUANTISE_WARPS))
         low.launch(QUANTISERS[block], grid, 32 * QUANTISE_WARPS, args)
@@ -224,5 +246,4 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
         groups = -(-width // 256)
         shared = max(ALONE, (2560 if groups <= HELD else 1024) * groups)
         low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), ROW_THREADS, args, shared=shared)
-    args.made = _made(low)
     return Source(codes=codes, scales=scales, kind=READY, width=width)

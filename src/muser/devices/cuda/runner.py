@@ -90,7 +90,7 @@ class CudaRunner:
         with self._alone():
             check_step(step, self.limits, self.vocabulary)
             assert 0 < len(step.outputs) <= HEAD_ROWS
-            body = self._tapes.body(bucket_of(len(step.tokens)))
+            body = self._tapes.body(step)
             body.block.write(step)
             if not self._tapes.has_tail:
                 found = self._clocked((body,), len(step.tokens))
@@ -178,7 +178,7 @@ class CudaRunner:
 
     def _body(self, step: Step, *tail: Part) -> None:
         check_step(step, self.limits, self.vocabulary)
-        body = self._tapes.body(bucket_of(len(step.tokens)))
+        body = self._tapes.body(step)
         body.block.write(step)
         self._go(body, *tail)
 

@@ -12,7 +12,7 @@ from muser.devices.cuda.chunked import band_room, carry_rooms
 from muser.devices.cuda.lowering import spare_room
 from muser.devices.cuda.moving import copied_rooms
 from muser.devices.cuda.placing import WeightSource, layout_of
-from muser.devices.cuda.projecting import code_rooms
+from muser.devices.cuda.projecting import code_rooms, handed_room
 from muser.devices.cuda.rowwise import key_room
 from muser.devices.cuda.rules import logits_row
 from muser.devices.device import Limits
@@ -78,6 +78,7 @@ def _projecting(
     width = graph.rows[op.source]
     for block in {layout_of(weights.tensor(name)).block for name in op.weights}:
         yield code_rooms(width, block)
+        yield handed_room(extent.processors)
         if extent.has_chunks:
             yield band_room(width, block, extent.limits.chunk)
             if extent.is_wide and block == 256:

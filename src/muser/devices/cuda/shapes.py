@@ -21,6 +21,7 @@ BESIDE = 32 * 1024  # what a projection of one row leaves to a small kernel
 MANY, LAST = 64, 2  # of so many thread blocks the last ones get less
 LATE = 250_000  # bytes that the others are ahead of them
 LEAST_OF_LAST = 0.25  # of a share
+SLOTS = 32  # of a matvec: pieces whose terms are in shared memory at a time, at most
 
 
 def inverse(divisor: int) -> int:
@@ -28,20 +29,22 @@ def inverse(divisor: int) -> int:
     return -(-(1 << 32) // divisor) & 0xFFFFFFFF
 
 
-def split(grid: int, total: int, size: int, *, is_long: bool) -> Split:
-    """Of `total` shares, `size` bytes. Of a long projection the last thread blocks get less, since
-    they begin late.
-    """
-    last = LAST if is_long and grid >= MANY else 0
-    rest = max(LEAST_OF_LAST, 1 - LATE * grid / max(1, size))
-    each = int(total * rest / grid) if last else 0
+def share_of_last(grid: int, size: int) -> float:
+    """Of a projection of `size` bytes."""
+    return max(LEAST_OF_LAST, 1 - LATE * grid / max(1, size))
+
+
+def split(grid: int, total: int, last_share: float | None = None) -> Split:
+    """`total` among thread blocks. The last of many may begin late: what part of a share they get."""
+    last = LAST if last_share is not None and grid >= MANY else 0
+    each = int(total * (last_share or 0) / grid)
     full = grid - last
     return Split(*divmod(total - last * each, full), inverse(full), full, each, total)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A launch of `matvec.cuh` or `batch.cuh`: what their texts call stages, slice and pass."""
+    """A launch of `matvec.cuh` or `batch.cuh`, by the words of their texts; `tiles`: slots, pass."""
 
     grid: int
     threads: int
@@ -52,31 +55,56 @@ class Form:
     tiles: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What thread blocks of `matvec.cuh` share out; `pieces`: the most of one, with a gate pairs."""
+
+    grid: int
+    total: int
+    pieces: int
+
+
+def matvec_line(low: Lowering, layouts: Sequence[Layout], *, gated: bool) -> Line:
+    """A tile has two thread blocks or three at most where there are few of them: what its chains
+    have come to is handed on from one to the next.
+    """
+    tiles = [-(-layout.outputs // TILE_OUTPUTS) for layout in layouts]
+    costs = [unit_bytes(layout.type) // PIECE for layout in layouts]
+    if gated:
+        tiles, costs = tiles[:1], [1]
+    units = layouts[0].groups
+    total = units * sum(map(int.__mul__, tiles, costs))
+    grid = min(low.processors, 2 * sum(tiles))
+    share = -(-total // (grid - LAST if grid >= MANY else grid))
+    return Line(grid, total, -(-share // (units * min(costs))) + 2 * len(tiles))
+
+
 def matvec_shape(
-    low: Lowering, block: int, layouts: Sequence[Layout], rows: int, gated: bool
+    low: Lowering, block: int, layouts: Sequence[Layout], rows: int, line: Line, *, gated: bool
 ) -> Form:
     """The most bytes under way that leave room for all terms, or for as many as there is room
     (`matvec.cuh` has the formula).
     """
-    work = _shares(low, layouts)
     units = layouts[0].groups
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     blocks = 8 * units if block == 32 else units
     odd = units + 1 - units % 2
     terms = {256: odd, 32: 8 * units + 4, GRID_BLOCK: 2 * odd}[block]
-    fixed = rows * units * row + rows * 4 * round_up(blocks, 4) + 16 * work.segments
+    pair = 2 if gated else 1
+    fixed = rows * units * row + rows * 4 * round_up(blocks, 4) + 32 * line.pieces * pair
     room = low.shared.card.facts.shared - (BESIDE if rows == 1 else RESERVED) - fixed
-    each = rows * 4 * TILE_OUTPUTS * terms * (2 if gated else 1)
-    most = 16 if rows == 1 else 12
-    wanted = -(-work.segments // (2 if gated else 1))
+    each = rows * 4 * TILE_OUTPUTS * terms * pair
+    stage = 2 * max(tile_bytes(layout.type) for layout in layouts)
+    walkers = 1 if rows == 1 else 2
+    most, wanted = 16 - walkers, min(line.pieces, SLOTS)
     for least in (min(wanted, 4), 1):
         for warps, stages in ((most, 2), (12, 2), (most, 1), (8, 1), (4, 1), (2, 1), (1, 1)):
-            ring = warps * stages * 2 * work.tile
-            tiles = min(wanted, (room - ring) // each)
-            if tiles >= least:
-                shared = fixed + ring + tiles * each
-                tiles *= 2 if gated else 1
-                return Form(work.grid, 32 * warps, stages, 2 * work.tile, shared, tiles=tiles)
+            ring = warps * stages * stage
+            slots = min(wanted, (room - ring) // each)
+            if slots >= least:
+                shared = fixed + ring + slots * each
+                threads = 32 * (warps + walkers)
+                return Form(line.grid, threads, stages, stage, shared, tiles=slots)
     raise _too_wide(layouts)
 
 

@@ -75,6 +75,12 @@ class Attend(ctypes.Structure):
     )
 
 
+class Combine(ctypes.Structure):
+    """`attention::Combine`."""
+
+    _fields_ = (("a", Attend), ("codes", Pointer), ("scales", Pointer), ("made", Pointer))
+
+
 class Place(ctypes.Structure):
     """`Place` of `place.cuh`."""
 
@@ -172,8 +178,9 @@ class Matvec(ctypes.Structure):
         ("count", Pointer),
         ("made", Pointer),
         ("split", Split),
+        ("handed", Pointer),
         ("makers", Word),
-        ("by_spans", Word),
+        ("by_units", Word),
         ("pause", Word),
         ("scale", Float),
         ("cap", Float),
@@ -181,6 +188,7 @@ class Matvec(ctypes.Structure):
         ("epilogue", Int),
         ("stages", Int),
         ("stage_bytes", Int),
+        ("slots", Int),
         ("slice", Int),
         ("pass_tiles", Int),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from muser.devices.cuda.attending import FEW_TILES
 from muser.devices.cuda.buckets import FEW
 from muser.devices.cuda.card import Card, Recording
 from muser.devices.cuda.lowering import Lowering, Shared
@@ -11,9 +12,13 @@ from muser.devices.cuda.rowwise import first_token
 from muser.devices.cuda.rules import logits_row, lower
 from muser.devices.cuda.stepping import StepBlock
 from muser.devices.cuda.tape import Tape
+from muser.devices.device import Step
 from muser.errors import DeviceError
 from muser.graph import Op, TakeRows
+from muser.graph.arithmetic import TILE
+from muser.kernels import bucket_of
 
+SHORT = FEW_TILES * TILE  # positions; see `attending.py`
 FIRST = 24  # launches and copies of few rows that are queued before the others
 
 
@@ -51,10 +56,12 @@ class Tapes:
         body, tail = ops[:cut], ops[cut:]
         self.has_tail = bool(tail)
         self._bodies = {
-            b: _lowered(shared, block, b, body, tail) for b, block in arena.steps.items()
+            (b, is_short): _lowered(shared, block, b, body, tail, is_short)
+            for b, block in arena.steps.items()
+            for is_short in (_lengths(shared) if b in FEW else (False,))
         }
         self._tails = (
-            {b: _lowered(shared, block, b, tail, None) for b, block in arena.tails.items()}
+            {b: _lowered(shared, block, b, tail, None, False) for b, block in arena.tails.items()}
             if tail
             else {}
         )
@@ -63,9 +70,11 @@ class Tapes:
             for bucket, parts in self._together()
         }
 
-    def body(self, bucket: str) -> Part:
-        """All rows of a step."""
-        return self._bodies[bucket]
+    def body(self, step: Step) -> Part:
+        """For all rows of this step."""
+        bucket = bucket_of(len(step.tokens))
+        is_short = bucket in FEW and int(step.positions.max()) < SHORT
+        return self._bodies[bucket, is_short]
 
     def tail(self, bucket: str) -> Part:
         """The wanted rows, at most `HEAD_ROWS` at once: logits, and the first token of each."""
@@ -81,11 +90,12 @@ class Tapes:
 
     def _together(self) -> Iterator[tuple[str, tuple[Part, ...]]]:
         """What a step plays as one, and its bucket: see `CudaRunner`."""
-        for bucket, part in (*self._bodies.items(), *self._tails.items()):
+        for (bucket, _), part in self._bodies.items():
             yield bucket, (part,)
-        for bucket in FEW:
-            if bucket in self._bodies and bucket in self._tails:
-                yield bucket, (self._bodies[bucket], self._tails[bucket])
+            if bucket in FEW and bucket in self._tails:
+                yield bucket, (part, self._tails[bucket])
+        for bucket, part in self._tails.items():
+            yield bucket, (part,)
 
     def _recorded(self, parts: tuple[Part, ...], first: int) -> tuple[Recording, ...]:
         """The first works apart: the card does them while the driver queues the others."""
@@ -102,11 +112,21 @@ class Tapes:
         return tuple(recorded(some) for some in (works[:first], works[first:]) if some)
 
 
+def _lengths(shared: Shared) -> tuple[bool, ...]:
+    """Whether steps of few rows are short ones: a context may be too small for others."""
+    return (True,) if shared.limits.context <= SHORT else (False, True)
+
+
 def _lowered(
-    shared: Shared, block: StepBlock, bucket: str, ops: tuple[Op, ...], later: tuple[Op, ...] | None
+    shared: Shared,
+    block: StepBlock,
+    bucket: str,
+    ops: tuple[Op, ...],
+    later: tuple[Op, ...] | None,
+    is_short: bool,
 ) -> Part:
     """One part for the rows of `block`; `later` None: it is a tail."""
-    low = Lowering(shared, block, bucket, block.rows, later is None)
+    low = Lowering(shared, block, bucket, block.rows, is_tail=later is None, is_short=is_short)
     lower(low, ops, later or ())
     if later is None:
         first_token(low, logits_row(shared.graph.ops))

@@ -140,7 +140,7 @@ INLINE int step_of_pair(u32 pair, int j) { return (int)(j ? pair << 16 : pair <<
 INLINE float shift(int k) { return pow2(max(k, -100)); }
 
 // The last step of a row's element, and the gate that may follow; `open`: the sigmoid of it.
-INLINE void finish(const Attend& a, float acc, float den, int lift, float open, size_t at, int row) {
+INLINE float finish(const Attend& a, float acc, float den, int lift, float open, size_t at, int row) {
     float v = mul1(div1(acc, den), pow2(lift));
     if (lost(acc) || lost(den) || lost(v)) report(a.faults, row);
     v = z(v);
@@ -149,6 +149,7 @@ INLINE void finish(const Attend& a, float acc, float den, int lift, float open, 
         if (lost(v)) report(a.faults, row);
     }
     a.out[at] = v;
+    return v;
 }
 INLINE void finish(const Attend& a, float acc, float den, int lift, size_t at, int row) {
     finish(a, acc, den, lift, a.gate ? sigmoid1(a.gate[at]) : 1.0f, at, row);

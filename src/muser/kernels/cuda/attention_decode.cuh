@@ -393,8 +393,8 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
         if (warp * (ROWS / WARPS) < heads_of(at) && lane < a.dim) will_read(first_query(a, at, warp) + lane);
         will_read(first_steps(a, at, warp, lane));
     }
+    if (at.left <= 0) return;  // and leave the multiprocessor to the next projection
     previous_kernel_done();
-    if (at.left <= 0) return;
     Heads<HEAD> heads;
     Query<HEAD> q;
     u32 pairs[2], ahead_pairs[2];
@@ -457,49 +457,53 @@ constexpr int RUN = 64, RUNS = 4, AHEAD = 8;
 struct Powers {  // R, X and the least M of some tiles
     int r, x, low;
 };
-struct Scales {  // of the tiles of a run; beyond them a step changes nothing
-    float acc[RUN], out[RUN];   // 2^(X - X'), 2^(M - X')
-    float den[RUN], term[RUN];  // 2^(R - R'), f(D)·2^(N - R')
+template <int N>
+struct Scales {  // of the N tiles of a run; beyond them a step changes nothing
+    float acc[N], out[N];   // 2^(X - X'), 2^(M - X')
+    float den[N], term[N];  // 2^(R - R'), f(D)·2^(N - R')
 };
 struct Chain {
-    Scales scales[RUNS];
+    Scales<RUN> scales[RUNS];
     Powers tops[2][RUNS];
     float acc[32], den;  // from one warp to the next
 };
+template <int N>
 struct Stretch {  // tiles of a warp
     int count;
     int4 sums[2];  // of two neighbouring tiles a lane: N, M, f(D)
-    float out[RUN];  // f(O), an element a lane
+    float out[N];  // f(O), an element a lane
     int r, x;  // of the lanes before this one
 };
 
 INLINE Powers join(const Powers& a, const Powers& b) { return {max(a.r, b.r), max(a.x, b.x), min(a.low, b.low)}; }
 
 // f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles.
-template <class F>
+template <int N, class F>
 INLINE void each_ahead(int count, F f) {
 #pragma unroll
-    for (int i = 0; i < RUN; i += AHEAD) {
+    for (int i = 0; i < N; i += AHEAD) {
         if (i >= count) break;
         f(i);
     }
 }
 
 // From `sums` of the lane's first tile and `out` of its element of the first.
-INLINE void load_run(Stretch& run, const int4* sums, const float* out, int lane) {
+template <int N>
+INLINE void load_run(Stretch<N>& run, const int4* sums, const float* out, int lane) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         run.sums[j] = make_int4(NEVER, NEVER, 0, 0);
         if (2 * lane + j < run.count) run.sums[j] = sums[j];
     }
-    each_ahead(run.count, [&](int i) {
+    each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
         for (int j = i; j < i + AHEAD; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
     });
 }
 
 // The maxima before each lane's tiles, and those of all.
-INLINE Powers scan_run(Stretch& run, int lane) {
+template <int N>
+INLINE Powers scan_run(Stretch<N>& run, int lane) {
     int r = max(run.sums[0].x, run.sums[1].x), x = max(run.sums[0].y, run.sums[1].y), low = -NEVER;
 #pragma unroll
     for (int j = 0; j < 2; j++)
@@ -517,11 +521,13 @@ INLINE Powers scan_run(Stretch& run, int lane) {
 }
 
 // The powers of two of a run behind tiles whose maxima are `before`; f(O) gets its own.
-INLINE void scale_run(Scales& to, Stretch& run, const Powers& before, int lane) {
+template <int N>
+INLINE void scale_run(Scales<N>& to, Stretch<N>& run, const Powers& before, int lane) {
     int r = max(before.r, run.r), x = max(before.x, run.x);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         int i = 2 * lane + j, n = run.sums[j].x, m = run.sums[j].y, r2 = max(r, n), x2 = max(x, m);
+        if (i >= N) break;
         bool there = i < run.count;
         to.acc[i] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
         to.out[i] = there ? shift(m - x2) : 0.0f;
@@ -531,7 +537,7 @@ INLINE void scale_run(Scales& to, Stretch& run, const Powers& before, int lane) 
     }
     __syncwarp();
     const float4* out = (const float4*)to.out;
-    each_ahead(run.count, [&](int i) {
+    each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
         for (int j = i; j < i + AHEAD; j += 4) {
             float4 k = out[j / 4];
@@ -547,10 +553,10 @@ INLINE float step_of_chain(float acc, float kept, float added, bool there) {
     if (PLAIN) return fma1(acc, kept, added);
     return there ? add1(z(mul1(acc, kept)), z(added)) : acc;
 }
-template <bool PLAIN>
-INLINE void walk_run(const Scales& c, const Stretch& run, float& acc, float& den) {
+template <bool PLAIN, int N>
+INLINE void walk_run(const Scales<N>& c, const Stretch<N>& run, float& acc, float& den) {
     const float4 *kept = (const float4*)c.acc, *dens = (const float4*)c.den, *terms = (const float4*)c.term;
-    each_ahead(run.count, [&](int i) {
+    each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
         for (int j = i; j < i + AHEAD; j += 4) {
             float4 s = kept[j / 4], d = dens[j / 4], t = terms[j / 4];
@@ -564,7 +570,8 @@ INLINE void walk_run(const Scales& c, const Stretch& run, float& acc, float& den
     });
 }
 // `all`: of the run and what was before it.
-INLINE void walk(const Scales& c, const Stretch& run, const Powers& all, float& acc, float& den) {
+template <int N>
+INLINE void walk(const Scales<N>& c, const Stretch<N>& run, const Powers& all, float& acc, float& den) {
     if (all.low - all.x >= -40) walk_run<true>(c, run, acc, den);
     else walk_run<false>(c, run, acc, den);
 }
@@ -590,8 +597,8 @@ INLINE void combine(const Attend& a, u8* shared) {
     if (there && gated && x < a.dim) will_read(gate);
     previous_kernel_done();
     if (!there) return;
-    Stretch run;
-    Scales& own = mem.scales[warp];
+    Stretch<RUN> run;
+    Scales<RUN>& own = mem.scales[warp];
     Powers all = {NEVER, NEVER, -NEVER};
     float open = 1.0f, acc = 0.0f, den = 0.0f;
     if (gated && x < a.dim) open = *gate;

@@ -3,4 +3,5 @@
 #include "blocks.cuh"
 #include "source.cuh"
 #include "matvec.cuh"
+#include "shares.cuh"
 #include "batch.cuh"

@@ -96,6 +96,28 @@ INLINE void flag_wait(u32* flag) {
     while (set == 0) ASM("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
 }
 
+// A float that one thread hands to a thread of a later block by a word that is 0 before and 0 again behind. No float that an
+// operation makes is all ones.
+INLINE void hand_on(u32* to, float x) {
+    ASM("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(~__float_as_uint(x)) : "memory");
+}
+INLINE float taken(u32* from) {
+    u32 word = 0;
+    while (word == 0) ASM("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    *from = 0;
+    return __uint_as_float(~word);
+}
+
+// A word of shared memory that says how much of what was written before can be read; until it is `least`.
+INLINE void count_up(u32* word, u32 by) {
+    ASM("red.release.cta.shared.add.u32 [%0], %1;" ::"r"(shared_address(word)), "r"(by) : "memory");
+}
+INLINE void wait_until(const u32* word, u32 least) {
+    u32 now;
+    do ASM("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(now) : "r"(shared_address(word)) : "memory");
+    while (now < least);
+}
+
 // Barriers in shared memory: a phase ends when `count` arrivals (and the bytes expected) have come.
 INLINE void barrier_init(u64* b, int count) {
     ASM("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");

@@ -3,26 +3,31 @@
 // matvec_256_R, matvec_32_R, matvec_grid_R(Matvec), R = 1 (bucket 1), 4 (bucket 4): K-quants, 32-blocks, floats; the
 //     input must be READY
 //     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·W ≤ 512 (384 for R = 4)
+//     block  32·(W + WALKERS) ≤ 512
 //     dynamic shared bytes, all of it with unit = 256 elements (grid: 128), U = ceil(K/unit), N blocks a row = U (256,
-//       grid) or 8·U (32), T words of an output's terms = U|1 (256), 8·U + 4 (32), 2·(U|1) (grid), P = a.pass:
+//       grid) or 8·U (32), T words of an output's terms = U|1 (256), 8·U + 4 (32), 2·(U|1) (grid), S = a.slots:
 //         W·stages·stage_bytes                the weights under way; stages 1 … 4
 //       + R·U·(272, grid: 256) + R·4·round_up(N, 4)   the quantised rows
-//       + R·P·64·T                            the terms of P segments (an even number with a gate)
-//       + 16·S      S segments of one thread block: at most ceil(M/16) + 2·parts of M outputs,
-//         M = ceil(ceil(Σ outputs·B_p/16 / a.split.full) / (least B_p/16)) + 4, B_p the bytes of a unit
+//       + R·S·64·T                            the terms of S pieces; with a gate twice as many
+//       + 32·P      P pieces of one thread block, with a gate twice as many: at most ceil(M/(U·c)) + 2·parts, M its share of
+//         the line and c the least cost of a part
 //     reads weights before the kernel before has ended; then `source` (see quantise.cuh), *count
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A thread block owns neighbouring outputs, of each part as many as its share of all bytes: segments, which are what it
-// owns of a tile. A chunk is two units of a segment. Each warp streams chunks into its own ring, and a lane does one
-// output's unit; half a warp reads the same piece of the row. The t_b go to shared memory. When P segments are complete,
-// one thread an output walks its chain, while the ring goes on to fetch. A thread block that begins when the row is there
-// already, since its multiprocessor was the last to be free, fetches the row first: behind what fills its rings it would wait
-// for microseconds.
+// All units of all tiles lie on a line, part by part and tile by tile (with a gate two tiles at a time: of gate and up), and
+// a thread block owns a stretch of it, as many bytes as any other: whole tiles, and at its ends units of tiles that it shares
+// with its neighbours. What it owns of a tile is a piece, SPAN units of it a chunk. W warps stream chunks, each into its own
+// ring, and lay down their t_b in shared memory. Others, in the end all, walk the chains of complete pieces, a lane
+// an output. Where
+// the piece is not the tile's end, the totals go to the next thread block by a word of memory each; a thread block takes that
+// piece, the last one of its stretch, first, and the one that continues another's chains last.
+// A thread block that begins when the row is there already, since its multiprocessor was the last to be free, fetches the
+// row first: behind what fills its rings it would wait for microseconds.
 #pragma once
 
-constexpr int PARTS = 4, SPAN = 2, MOST_WARPS = 16, MOST_STAGES = 4;
+constexpr int PARTS = 4, SPAN = 2, MOST_WARPS = 16, MOST_STAGES = 4, MOST_SLOTS = 32;
+template <int ROWS>
+constexpr int WALKERS = ROWS == 1 ? 1 : 2;  // warps of a thread block that walk chains from the start
 constexpr int OUT_PLAIN = 0, OUT_SILU = 1, OUT_GELU = 2, OUT_LOGITS = 3;  // Matvec::epilogue
 
 struct Part {
@@ -30,7 +35,7 @@ struct Part {
     float* out;
     u64 entry;  // of faults
     int outputs, format;
-    u32 base;     // Σ outputs·cost of the parts before; cost: 16-byte pieces of an output's unit
+    u32 base;     // of the parts before, Σ tiles·units·cost; cost: 16-byte pieces of an output's unit. batch.cuh: Σ outputs·cost
     u32 size;     // cost | 16-byte pieces that stand apart behind a tile << 5
     u32 by_cost;  // ⌈2³² / cost⌉
     u32 spare;
@@ -51,14 +56,15 @@ struct Matvec {
     u64* faults;
     const int* count;
     u32* made;    // how many of the `makers` thread blocks that make the rows are done; this kernel sets it back to 0
-    Split split;  // of Σ outputs·cost; with a gate of the outputs of one part
+    Split split;  // of Σ tiles·units·cost; with a gate of tiles·units. batch.cuh: of outputs·cost; of the outputs of one part
+    u32* handed;  // [thread blocks][R][gate and up][16] totals of tiles that two share, as ~bits; 0: not there
     u32 makers;
-    u32 by_spans;  // ⌊2¹⁶ / chunks of a segment⌋ + 1
+    u32 by_units;  // ⌈2³² / units⌉
     u32 pause;     // nanoseconds before the first request: what makes the rows has memory to itself meanwhile
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
-    int slice;  // of batch.cuh
-    int pass;
+    int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
+    int slice, pass;  // of batch.cuh
 };
 INLINE bool is_gated(const Matvec& a) { return a.epilogue == OUT_SILU || a.epilogue == OUT_GELU; }
 
@@ -76,76 +82,89 @@ struct Grid {
 };
 
 // --- what a thread block owns ---
-struct Range {  // of a part
-    int first, count, segment, flat;  // outputs; its first segment and its first total
-};
-struct Shares {
-    Range ranges[PARTS + 1];  // the last one holds the sums
-};
-
 INLINE u32 split_at(const Split& s, u32 b) {
     return b <= s.full ? s.each * b + __umulhi(s.rest * b, s.by_full) : s.total - (gridDim.x - b) * s.last;
 }
-// The first output that begins at or behind x.
-INLINE u32 output_at(const Part& part, u32 cost, u32 x) {
-    return x > part.base ? min((u32)part.outputs, __umulhi(x - part.base + cost - 1, part.by_cost)) : 0;
-}
 
-// What it owns of a tile. With a gate segments 2i and 2i + 1 are the same outputs of gate and up.
-struct __align__(16) Segment {
-    const u8* tile;  // of the first unit
-    u32 what;        // first output owned; how many − 1; part; format; 16-byte pieces of an output, and apart
+// What it owns of a tile, units `first` … `end` − 1. With a gate pieces 2i and 2i + 1 are the same of gate and up.
+struct __align__(16) Piece {
+    const u8* tile;  // of unit 0
+    u32 what;        // part; format; 16-byte pieces of an output's unit, and apart
     int output;      // the tile's first
-    MEMBER int first() const { return (int)(what & 15); }
-    MEMBER int count() const { return (int)(what >> 4 & 15) + 1; }
-    MEMBER int part() const { return (int)(what >> 8 & 3); }
-    MEMBER int format() const { return (int)(what >> 10 & 31); }
-    MEMBER int unit_bytes() const { return (int)(what >> 15 & 31) * 16; }
-    MEMBER int apart() const { return (int)(what >> 20 & 7) * 16; }
+    int origin;      // where span 0 begins: a piece that is taken first ends with the last span
+    int first, end, spare;
+    MEMBER int part() const { return (int)(what & 3); }
+    MEMBER int format() const { return (int)(what >> 2 & 31); }
+    MEMBER int unit_bytes() const { return (int)(what >> 7 & 31) * 16; }
+    MEMBER int apart() const { return (int)(what >> 12 & 7) * 16; }
     MEMBER int bytes() const { return TILE_OUTPUTS * unit_bytes() + apart(); }
 };
-INLINE Segment segment_of(const Part& part, int p, int units, int tile, int first, int count) {
-    int output = tile * TILE_OUTPUTS, low = max(first, output), high = min(first + count, output + TILE_OUTPUTS);
-    u32 what = (u32)(low - output) | (u32)(high - low - 1) << 4 | (u32)p << 8 | (u32)part.format << 10 | part.size << 15;
-    i64 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
-    return {part.weights + (i64)tile * units * bytes, what, output};
+struct Line {  // a piece with a gate: both of them
+    int units, spans, by_units, each;  // each: 2 with a gate
+    int pieces, chunks, skipped;       // chunks of a whole piece; how many of the first piece are not there
+};
+INLINE int tile_of(u32 unit, const Line& l) { return (int)(l.units == 1 ? unit : __umulhi(unit, (u32)l.by_units)); }
+// The unit of a part at which the share of the line ends that ends at x: chunks are whole, but for a tile's last.
+INLINE u32 unit_at(const Part& part, u32 cost, u32 x, const Line& l) {
+    u32 all = (u32)((part.outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS * l.units);
+    u32 unit = x > part.base ? min(all, cost == 1 ? x - part.base : __umulhi(x - part.base + cost - 1, part.by_cost)) : 0;
+    return unit - (u32)((int)unit - tile_of(unit, l) * l.units) % SPAN;
 }
-// Lane p of a warp gets what the thread block owns of part p, lane PARTS the sums.
-INLINE Range own_range(const Matvec& a) {
-    int lane = threadIdx.x % 32, gated = is_gated(a), segment = 0, flat = 0;
-    const Part& part = a.parts[lane % PARTS];
-    u32 low = split_at(a.split, blockIdx.x), high = split_at(a.split, blockIdx.x + 1), cost = part.size & 31;
-    int from = (int)low, count = (int)(high - low);
-    if (!gated) from = (int)output_at(part, cost, low), count = (int)output_at(part, cost, high) - from;
-    if (lane >= (gated ? 2 : PARTS)) count = 0;
-    int segments = count ? (from + count - 1) / TILE_OUTPUTS - from / TILE_OUTPUTS + 1 : 0;
+// Without a barrier: every warp works it out.
+INLINE Line make_pieces(const Matvec& a, int units, Piece* to) {
+    bool gated = is_gated(a);
+    Line l = {units, (units + SPAN - 1) / SPAN, (int)a.by_units, gated ? 2 : 1};
+    l.chunks = l.spans * l.each;
+    int lane = threadIdx.x % 32, start = 0, count = 0, rest = 0;
+    u32 low = 0, high = 0;
+    if (lane < (gated ? 1 : PARTS)) {
+        const Part& part = a.parts[lane];
+        u32 cost = gated ? 1 : part.size & 31;
+        low = unit_at(part, cost, split_at(a.split, blockIdx.x), l);
+        high = unit_at(part, cost, split_at(a.split, blockIdx.x + 1), l);
+    }
+    int first = tile_of(low, l), last = tile_of(high - (high > low), l);
+    if (high > low) count = last - first + 1, rest = (int)high - last * units;
+    int ends = units;  // where the stretch ends in its last tile
 #pragma unroll
     for (int k = 0; k < PARTS; k++) {
-        int more = __shfl_sync(~0u, segments, k), others = __shfl_sync(~0u, count, k);
-        if (k < lane) segment += more, flat += others;
+        int more = __shfl_sync(~0u, count, k), at = __shfl_sync(~0u, rest, k);
+        if (k < lane) start += more;
+        if (more) ends = at;
     }
-    return {from, count, segment, flat};
-}
-INLINE void make_shares(const Matvec& a, Shares& s) {
-    if (threadIdx.x >= 32) return;
-    Range own = own_range(a);
-    if (threadIdx.x <= PARTS) s.ranges[threadIdx.x] = own;
-}
-// The shares too, without a barrier: every warp works them out.
-INLINE void make_segments(const Matvec& a, Shares& s, int units, Segment* to) {
-    Range own = own_range(a);
-    if (threadIdx.x <= PARTS) s.ranges[threadIdx.x] = own;
-    int starts[PARTS + 1];
+    l.pieces = __shfl_sync(~0u, start, PARTS);
+    bool many = l.pieces > 1, shared = many && ends < units;  // then the last piece goes first
+    l.skipped = shared ? (l.spans - (ends + SPAN - 1) / SPAN) * l.each : 0;
+    int first_unit = (int)low - first * units, continued = 0;  // whether the first piece is another's: it goes last
 #pragma unroll
-    for (int k = 0; k <= PARTS; k++) starts[k] = __shfl_sync(~0u, own.segment, k);
-#pragma unroll 1
-    for (int base = 0; base < starts[PARTS]; base += blockDim.x) {
-        int i = base + (int)threadIdx.x, p = (i >= starts[1]) + (i >= starts[2]) + (i >= starts[3]), tile = i;
-        if (is_gated(a)) p = i & 1, tile = i >> 1;
-        else tile -= __shfl_sync(~0u, own.segment, p);
-        int first = __shfl_sync(~0u, own.first, p), count = __shfl_sync(~0u, own.count, p);
-        if (i < starts[PARTS]) to[i] = segment_of(a.parts[p], p, units, first / TILE_OUTPUTS + tile, first, count);
+    for (int k = PARTS - 1; k >= 0; k--) {
+        int more = __shfl_sync(~0u, count, k), at = __shfl_sync(~0u, first_unit, k);
+        if (more) continued = many && at > 0;
     }
+#pragma unroll 1
+    for (int base = 0; base < l.pieces; base += blockDim.x) {
+        int i = base + (int)threadIdx.x, p = 0;
+#pragma unroll
+        for (int k = 1; k < PARTS; k++) p += i >= __shfl_sync(~0u, start, k);
+        int own = i - __shfl_sync(~0u, start, p), from = __shfl_sync(~0u, first_unit, p);
+        int tile = __shfl_sync(~0u, first, p) + own, final = __shfl_sync(~0u, count, p) - 1, end = __shfl_sync(~0u, rest, p);
+        if (i >= l.pieces) continue;
+        if (own > 0) from = 0;
+        if (own < final) end = units;
+        bool ahead = shared && i == l.pieces - 1;
+        int place = (ahead ? 0 : continued && i == 0 ? l.pieces - 1 : i + shared - continued) * l.each;
+        for (int k = 0; k < l.each; k++) {
+            const Part& part = a.parts[p + k];
+            i64 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
+            to[place + k] = {part.weights + (i64)tile * units * bytes,
+                             (u32)(p + k) | (u32)part.format << 2 | part.size << 7,
+                             tile * TILE_OUTPUTS,
+                             ahead ? -l.skipped / l.each * SPAN : from,
+                             from,
+                             end};
+        }
+    }
+    return l;
 }
 
 // --- the ring of one warp ---
@@ -158,20 +177,14 @@ INLINE void fetch(u8* to, const u8* from, int bytes, u64* full) {
     for (int i = 16 * (threadIdx.x % 32); i < bytes; i += 512) copy16(to + i, from + i);
 #endif
 }
-// `units` units of a segment from `unit` on, as they lie. Without bulk copies all lanes copy.
-INLINE void request(const Segment& g, int unit, int units, u8* to, u64* full) {
-    int bytes = g.bytes(), own = g.unit_bytes(), first = g.first() * own, size = g.count() * own, apart = g.apart();
-    const u8* from = g.tile + (i64)unit * bytes;
+// `units` units of a piece from `unit` on, as they lie. Without bulk copies all lanes copy.
+INLINE void request(const Piece& g, int unit, int units, u8* to, u64* full) {
+    int bytes = g.bytes();
 #ifdef HAS_BULK
     if (threadIdx.x % 32) return;
-    barrier_expect(full, (u32)(units * (g.count() == TILE_OUTPUTS ? bytes : size + apart)));
+    barrier_expect(full, (u32)(units * bytes));
 #endif
-    if (g.count() == TILE_OUTPUTS) return fetch(to, from, units * bytes, full);
-#pragma unroll 1
-    for (int i = 0; i < units; i++, to += bytes, from += bytes) {
-        fetch(to + first, from + first, size, full);
-        if (apart) fetch(to + bytes - apart, from + bytes - apart, apart, full);
-    }
+    fetch(to, g.tile + (i64)unit * bytes, units * bytes, full);
 }
 INLINE void await(u64* full, u32 phase, int stages) {
 #ifdef HAS_BULK
@@ -215,87 +228,30 @@ INLINE void unit_terms(Grid, int, const uint4* w, const u8* apart, int row, cons
 struct Layout {
     u8 *ring, *codes;
     float *scales, *terms;
-    Segment* segments;
-    int units, blocks, pitch, window;  // blocks of a row's scales; floats of an output's terms, of a row's in one pass
+    Piece* pieces;
+    int units, blocks, pitch, window;  // blocks of a row's scales; floats of an output's terms, of a row's
 };
 template <typename Form, int ROWS>
 INLINE Layout layout_of(const Matvec& a, u8* shared, int warps) {
     Layout l;
     l.units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
     l.blocks = (l.units * Form::BLOCKS + 3) / 4 * 4;
-    l.pitch = Form::pitch(l.units), l.window = a.pass * TILE_OUTPUTS * l.pitch;
+    l.pitch = Form::pitch(l.units), l.window = a.slots * (is_gated(a) ? 2 : 1) * TILE_OUTPUTS * l.pitch;
     l.ring = shared;
     l.codes = shared + warps * a.stages * a.stage_bytes;
     l.scales = (float*)(l.codes + ROWS * l.units * Form::ROW_BYTES);
     l.terms = l.scales + ROWS * l.blocks;
-    l.segments = (Segment*)(l.terms + ROWS * l.window);
+    l.pieces = (Piece*)(l.terms + ROWS * l.window);
     return l;
 }
 
-struct ChunkAt {
-    int segment, span;
-};
-
-// Chunks of one warp, in order; it goes on where it stopped.
-template <typename Form, int ROWS>
-struct Stream {
-    ChunkAt at, next, step;  // to be multiplied; to be requested; from one to the next
-    int spans, stage;
-    u32 phase;
-
-    MEMBER void forward(ChunkAt& spot) {
-        spot.segment += step.segment, spot.span += step.span;
-        if (spot.span >= spans) spot.span -= spans, spot.segment++;
-    }
-    MEMBER void ask(const Matvec& a, const Shares& s, const Layout& l, int warp, u8* to, u64* full) {
-        int unit = SPAN * next.span;
-        if (next.segment < s.ranges[PARTS].segment)
-            request(l.segments[next.segment], unit, min(SPAN, l.units - unit), to, full);
-#ifndef HAS_BULK
-        copy_commit();
-#endif
-        forward(next);
-    }
-    MEMBER void begin(const Matvec& a, const Shares& s, const Layout& l, int warp, int warps) {
-        spans = (l.units + SPAN - 1) / SPAN, stage = 0, phase = 0;
-        int first = (int)(warp * a.by_spans >> 16), each = (int)(warps * a.by_spans >> 16);
-        at = next = {first, warp - first * spans}, step = {each, warps - each * spans};
-#pragma unroll 1
-        for (int i = 0; i < a.stages; i++)
-            ask(a, s, l, warp, l.ring + (warp * a.stages + i) * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
-    }
-    // Terms of the chunks of segments `from` … `end` − 1.
-    MEMBER void run(const Matvec& a, const Shares& s, const Layout& l, int warp, int warps, int from, int end) {
-        int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16;
-#pragma unroll 1
-        while (at.segment < end) {
-            Segment g = l.segments[at.segment];
-            int unit = SPAN * at.span + half;
-            u64* full = ring_full + warp * MOST_STAGES + stage;
-            u8* here = l.ring + (warp * a.stages + stage) * a.stage_bytes;
-            const u8* tile = here + half * g.bytes();
-            await(full, phase, a.stages);
-            if (unit < l.units && (u32)(row - g.first()) < (u32)g.count())
-                unit_terms<ROWS>(Form(), g.format(), (const uint4*)(tile + row * g.unit_bytes()),
-                                 tile + TILE_OUTPUTS * g.unit_bytes(), row,
-                                 (const uint4*)(l.codes + unit * Form::ROW_BYTES), l.units * Form::ROW_BYTES / 16,
-                                 l.terms + ((at.segment - from) * TILE_OUTPUTS + row) * l.pitch + unit * Form::WORDS,
-                                 l.window);
-            __syncwarp();
-            ask(a, s, l, warp, here, full);
-            forward(at);
-            if (++stage == a.stages) stage = 0, phase ^= 1;
-        }
-    }
-};
-
 // --- the chains: the total over all blocks of a row ---
-INLINE float walk(K256, const float* terms, const float* scales, int units) {
+// `total` is the chain's value before block or unit `from`.
+INLINE float walk(K256, const float* terms, const float* scales, int from, int end, float total) {
     constexpr int SOME = 8;  // loads under way
-    float total = 0.0f;
-    int b = 0;
+    int b = from;
 #pragma unroll 1
-    for (; b + SOME <= units; b += SOME) {
+    for (; b + SOME <= end; b += SOME) {
         float s[SOME], t[SOME];
 #pragma unroll
         for (int i = 0; i < SOME; i++) s[i] = scales[b + i], t[i] = terms[b + i];
@@ -303,22 +259,20 @@ INLINE float walk(K256, const float* terms, const float* scales, int units) {
         for (int i = 0; i < SOME; i++) total = fma1(s[i], t[i], total);
     }
 #pragma unroll 2
-    for (; b < units; b++) total = fma1(scales[b], terms[b], total);
+    for (; b < end; b++) total = fma1(scales[b], terms[b], total);
     return total;
 }
-INLINE float walk(K32, const float* terms, const float* scales, int units) {
-    float total = 0.0f;
+INLINE float walk(K32, const float* terms, const float* scales, int from, int end, float total) {
 #pragma unroll 4
-    for (int k = 0; k < 8 * units; k += 4) {
+    for (int k = 8 * from; k < 8 * end; k += 4) {
         float4 t = *(const float4*)(terms + k), s = *(const float4*)(scales + k);
         total = fma1(s.w, t.w, fma1(s.z, t.z, fma1(s.y, t.y, fma1(s.x, t.x, total))));
     }
     return total;
 }
-INLINE float walk(Grid, const float* terms, const float* scales, int units) {
-    float total = 0.0f;
+INLINE float walk(Grid, const float* terms, const float* scales, int from, int end, float total) {
 #pragma unroll 4
-    for (int b = 0; b < units; b++) {
+    for (int b = from; b < end; b++) {
         float2 t = *(const float2*)(terms + 2 * b);
         total = fma1(t.x, mul1(t.y, scales[b]), total);
     }
@@ -327,14 +281,15 @@ INLINE float walk(Grid, const float* terms, const float* scales, int units) {
 
 // --- in and out ---
 template <typename Form>
-INLINE void fetch_row(const Source& s, const Layout& l, int r) {  // a quantised row into shared memory
-    int from_blocks = Form::UNIT == GRID_BLOCK ? l.units : l.units * Form::BLOCKS;
-    const uint4* from = (const uint4*)(s.codes + (i64)r * l.units * Form::ROW_BYTES);
-    uint4* to = (uint4*)(l.codes + r * l.units * Form::ROW_BYTES);
+INLINE void fetch_rows(const Source& s, const Layout& l, int n) {  // quantised rows into shared memory
+    int blocks = Form::UNIT == GRID_BLOCK ? l.units : l.units * Form::BLOCKS, pieces = n * l.units * (Form::ROW_BYTES / 16);
+    const uint4* from = (const uint4*)s.codes;
+    uint4* to = (uint4*)l.codes;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < l.units * Form::ROW_BYTES / 16; i += blockDim.x) to[i] = from[i];
-    for (int i = threadIdx.x; i < from_blocks; i += blockDim.x)
-        l.scales[r * l.blocks + i] = s.scales[(i64)r * from_blocks + i];
+    for (int i = threadIdx.x; i < pieces; i += blockDim.x) to[i] = from[i];
+#pragma unroll 1
+    for (int r = 0; r < n; r++)
+        for (int i = threadIdx.x; i < blocks; i += blockDim.x) l.scales[r * l.blocks + i] = s.scales[(i64)r * blocks + i];
 }
 INLINE float activated(float gate, int epilogue) { return epilogue == OUT_SILU ? silu1(gate) : gelu1(gate); }
 
@@ -345,71 +300,180 @@ INLINE float finished(const Matvec& a, const Part& part, float total, int r) {
     if (a.cap != 0.0f) v = stored(mul1(a.cap, tanh1(mul1(v, a.inverse_cap))), {a.faults, a.cap_entry}, r);
     return v;
 }
-// The outputs of segments `from` … `end` − 1, with a gate of every second one.
-template <typename Form>
-INLINE void write_out(const Matvec& a, const Layout& l, int from, int end, int n) {
-    bool gated = is_gated(a);
-    int each = gated ? 2 : 1, slots = (end - from) / each * TILE_OUTPUTS;
+// The thread block whose stretch ends where piece g begins: the one before, but for those that own nothing.
+INLINE int begun_by(const Matvec& a, const Piece& g, const Line& line) {
+    const Part& part = a.parts[g.part()];
+    u32 cost = line.each == 2 ? 1 : part.size & 31, begin = (u32)(g.output / TILE_OUTPUTS * line.units + g.first);
+    int block = (int)blockIdx.x - 1;
+    while (unit_at(part, cost, split_at(a.split, (u32)block), line) == begin) block--;
+    return block;
+}
+// The chains of piece i, of rows `first` and, without a gate, the one behind it if there are so many: half of a warp walks
+// gate and half up, or each half a row.
+template <typename Form, int ROWS>
+INLINE void walk_piece(const Matvec& a, const Line& line, const Layout& l, int i, int slot, int first, int n) {
+    bool gated = line.each == 2;
+    int row = threadIdx.x % 16, half = threadIdx.x % 32 / 16, sub = gated ? half : 0, r = gated ? first : first + half;
+    const Piece& g = l.pieces[i * line.each + sub];
+    const Part& part = a.parts[g.part()];
+    bool there = r < n && g.output + row < part.outputs;
+    float v = 0.0f;
+    if (r < n) {
+        u32* handed = a.handed + (2 * r + sub) * TILE_OUTPUTS + row;
+        if (g.first > 0) v = taken(handed + (i64)begun_by(a, g, line) * ROWS * 2 * TILE_OUTPUTS);
+        v = walk(Form(), l.terms + r * l.window + ((slot * line.each + sub) * TILE_OUTPUTS + row) * l.pitch,
+                 l.scales + r * l.blocks, g.first, g.end, v);
+        if (g.end < line.units) hand_on(handed + (i64)blockIdx.x * ROWS * 2 * TILE_OUTPUTS, v);
+    }
+    if (g.end < line.units) return;
+    if (there) v = finished(a, part, v, r);
+    float* out = part.out;
+    if (gated) {
+        float up = __shfl_xor_sync(~0u, v, TILE_OUTPUTS);
+        if (there && half == 0) v = stored(mul1(activated(v, a.epilogue), up), {a.faults, a.act_entry}, r);
+        out = half == 0 ? a.out : nullptr;
+    }
+    if (there && out) out[(i64)r * part.outputs + g.output + row] = v;
+}
+
+__shared__ u32 laid_down[MOST_SLOTS];  // of the pieces that were in a slot: chunks, those that a piece has not included
+__shared__ u32 walked[MOST_SLOTS];     // and walks along their chains, one after another
+__shared__ u32 claimed;                // walks that somebody does
+// What a warp does that has nothing to multiply: one walk after another, in order.
+template <typename Form, int ROWS>
+INLINE void walk_pieces(const Matvec& a, const Line& line, const Layout& l, int walks, int n) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < n * slots; i += blockDim.x) {
-        int r = i / slots, slot = i % slots, row = slot % TILE_OUTPUTS, segment = slot / TILE_OUTPUTS * each;
-        const Segment& g = l.segments[from + segment];
-        if ((u32)(row - g.first()) >= (u32)g.count()) continue;
-        const float *terms = l.terms + r * l.window + (segment * TILE_OUTPUTS + row) * l.pitch, *scales = l.scales + r * l.blocks;
-        const Part& part = a.parts[g.part()];
-        float v = finished(a, part, walk(Form(), terms, scales, l.units), r);
-        float* out = part.out;
-        if (gated) {
-            float up = finished(a, a.parts[1], walk(Form(), terms + TILE_OUTPUTS * l.pitch, scales, l.units), r);
-            v = stored(mul1(activated(v, a.epilogue), up), {a.faults, a.act_entry}, r);
-            out = a.out;
-        }
-        out[(i64)r * part.outputs + g.output + row] = v;
+    while (true) {
+        u32 own = 0;
+        if (threadIdx.x % 32 == 0) own = atomicAdd(&claimed, 1u);
+        own = __shfl_sync(~0u, own, 0);
+        u32 i = own / (u32)walks, turn = i / (u32)a.slots, slot = i % (u32)a.slots;
+        if (i >= (u32)line.pieces) return;
+        wait_until(laid_down + slot, (turn + 1) * (u32)line.chunks);
+        walk_piece<Form, ROWS>(a, line, l, (int)i, (int)slot, (int)(own % (u32)walks) * (line.each == 2 ? 1 : 2), n);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) count_up(walked + slot, 1);
     }
 }
+
+struct ChunkAt {
+    int piece, span;  // with a gate spans of gate and up in turns
+};
+
+// Chunks of one warp, in order.
+template <typename Form, int ROWS>
+struct Stream {
+    ChunkAt at, next, step;  // to be multiplied; to be requested; from one to the next
+    int stage, slot;  // of `at`
+    u32 phase, turn;  // how often all slots were used before
+
+    MEMBER void forward(const Line& line, ChunkAt& spot) {
+        spot.piece += step.piece, spot.span += step.span;
+        if (spot.span >= line.chunks) spot.span -= line.chunks, spot.piece++;
+    }
+    // Whether there is such a chunk, and where.
+    MEMBER bool find(const Line& line, const Layout& l, const ChunkAt& spot, int& index, int& unit) {
+        if (spot.piece >= line.pieces) return false;
+        int gated = line.each - 1;
+        index = (spot.piece << gated) + (spot.span & gated);
+        unit = l.pieces[index].origin + SPAN * (spot.span >> gated);
+        return unit < l.pieces[index].end;
+    }
+    MEMBER void ask(const Line& line, const Layout& l, u8* to, u64* full) {
+        int index, unit;
+        if (find(line, l, next, index, unit)) {
+            const Piece& g = l.pieces[index];
+            request(g, unit, min(SPAN, g.end - unit), to, full);
+        }
+#ifndef HAS_BULK
+        copy_commit();
+#endif
+        forward(line, next);
+    }
+    MEMBER void move_slot(const Matvec& a, int pieces) {
+        slot += pieces;
+#pragma unroll 1
+        while (slot >= a.slots) slot -= a.slots, turn++;
+    }
+    MEMBER static ChunkAt chunk_at(int i, int chunks) {
+        ChunkAt spot = {0, i};
+#pragma unroll 1
+        while (spot.span >= chunks) spot.span -= chunks, spot.piece++;
+        return spot;
+    }
+    MEMBER void begin(const Matvec& a, const Line& line, const Layout& l, int warp, int warps) {
+        stage = 0, phase = 0, slot = 0, turn = 0;
+        at = next = chunk_at(line.skipped + warp, line.chunks), step = chunk_at(warps, line.chunks);
+        move_slot(a, at.piece);
+#pragma unroll 1
+        for (int i = 0; i < a.stages; i++)
+            ask(line, l, l.ring + (warp * a.stages + i) * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
+    }
+    MEMBER void run(const Matvec& a, const Line& line, const Layout& l, int warp, int walks) {
+        int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16, index, unit;
+#pragma unroll 1
+        while (find(line, l, at, index, unit)) {
+            const Piece& g = l.pieces[index];
+            int left = min(SPAN, g.end - unit);
+            u64* full = ring_full + warp * MOST_STAGES + stage;
+            u8* here = l.ring + (warp * a.stages + stage) * a.stage_bytes;
+            if (turn) wait_until(walked + slot, turn * (u32)walks);
+            await(full, phase, a.stages);
+            if (half < left)
+                unit_terms<ROWS>(Form(), g.format(), (const uint4*)(here + half * g.bytes() + row * g.unit_bytes()),
+                                 here + half * g.bytes() + TILE_OUTPUTS * g.unit_bytes(), row,
+                                 (const uint4*)(l.codes + (unit + half) * Form::ROW_BYTES), l.units * Form::ROW_BYTES / 16,
+                                 l.terms + ((slot * line.each + (at.span & line.each - 1)) * TILE_OUTPUTS + row) * l.pitch +
+                                     (unit + half) * Form::WORDS,
+                                 l.window);
+            __syncwarp();
+            ask(line, l, here, full);
+            int missing = unit == g.first ? line.spans - (int)((u32)(g.end - g.first + SPAN - 1) / SPAN) : 0;
+            if (lane == 0) count_up(laid_down + slot, (u32)(1 + missing));
+            int piece = at.piece;
+            forward(line, at);
+            move_slot(a, at.piece - piece);
+            if (++stage == a.stages) stage = 0, phase ^= 1;
+        }
+    }
+};
 
 template <typename Form, int ROWS>
 INLINE void matvec(const Matvec& a) {
     SHARED_BYTES(shared);
-    __shared__ Shares shares;
     __shared__ int there;  // rows: not in a register meanwhile
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - WALKERS<ROWS>;
     next_kernel_may_start();
     int n = min(*a.count, ROWS);
     bool late = *(const volatile u32*)a.made == a.makers;
-    if (threadIdx.x % 32 == 0)  // lanes of one warp would do it one by one
+    if (threadIdx.x % 32 == 0 && warp < warps)  // lanes of one warp would do it one by one
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
+    if (threadIdx.x < MOST_SLOTS) laid_down[threadIdx.x] = walked[threadIdx.x] = 0;
+    if (threadIdx.x == 0) claimed = 0;
 #ifdef HAS_BULK
     barrier_fence();
 #endif
     Layout l = layout_of<Form, ROWS>(a, shared, warps);
-    make_segments(a, shares, l.units, l.segments);
+    Line line = make_pieces(a, l.units, l.pieces);
     __syncthreads();
-    int segments = shares.ranges[PARTS].segment;
     Stream<Form, ROWS> stream;
     if (threadIdx.x == 0) there = n;
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
         if (late == (turn == 1)) {
             if (turn == 0 && a.pause) __nanosleep(a.pause);
-            stream.begin(a, shares, l, warp, warps);
+            if (warp < warps) stream.begin(a, line, l, warp, warps);
         }
         if (turn == 1) break;
         touch(a);
         previous_kernel_done();
-#pragma unroll 1
-        for (int r = 0; r < ROWS && (r == 0 || r < n); r++) fetch_row<Form>(a.source, l, r);
+        fetch_rows<Form>(a.source, l, ROWS == 1 ? 1 : n);
     }
     __syncthreads();
-#pragma unroll 1
-    for (int from = 0; from < segments; from += a.pass) {
-        int end = min(from + a.pass, segments);
-        stream.run(a, shares, l, warp, warps, from, end);
-        __syncthreads();
-        write_out<Form>(a, l, from, end, there);
-        if (end < segments) __syncthreads();
-    }
+    int walks = line.each == 2 ? ROWS : (ROWS + 1) / 2;
+    if (warp < warps) stream.run(a, line, l, warp, walks);
+    walk_pieces<Form, ROWS>(a, line, l, walks, there);
     if (blockIdx.x == 0 && threadIdx.x == 0) *a.made = 0;
 #ifndef HAS_BULK
     copy_wait<0>();
