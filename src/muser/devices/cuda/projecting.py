@@ -32,7 +32,7 @@ from muser.graph.arithmetic import GRID_BLOCK
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 SHORT = 24 << 20  # bytes of weights
 PAUSE = 1000  # nanoseconds
-OUT_LAST, OUT_PAUSE = 2, 1000
+OUT_LAST, OUT_PAUSE, OUT_PACE = 2, 1000, 0
 COUNTS = 8  # bytes: two words
 MATVEC_ROWS = 4  # the most of `matvec.cuh`
 ROW_THREADS, HELD = 256, 32  # of a block that makes a row; groups that it holds in registers
@@ -155,7 +155,7 @@ def _matvec(
         (args.handed,) = low.shared.rooms(handed_room(low.processors))
         last = share_of_last(line.grid, size) if size > SHORT else None
         if size <= SHORT and source.kind == PLAIN and OUT_LAST:
-            last, args.pause = 0, OUT_PAUSE
+            last, args.pause, args.pace = 0, OUT_PAUSE, OUT_PACE
         args.split = split(line.grid, line.total, last)
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
     if source.kind != PLAIN and follows_short:

@@ -60,4 +60,4 @@ INLINE void combine_and_quantise(const Combine& c) {
 }
 }  // namespace attention
 
-KERNEL BOUNDS(256, 2) combine_256(const __grid_constant__ attention::Combine c) { attention::combine_and_quantise(c); }
+KERNEL BOUNDS(256, 3) combine_256(const __grid_constant__ attention::Combine c) { attention::combine_and_quantise(c); }

@@ -61,6 +61,7 @@ struct Matvec {
     u32 makers;
     u32 by_units;  // ⌈2³² / units⌉
     u32 pause;     // nanoseconds before the first request: what makes the rows has memory to itself meanwhile
+    u32 pace;      // as many more for each warp
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
     int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
@@ -248,15 +249,23 @@ INLINE Layout layout_of(const Matvec& a, u8* shared, int warps) {
 // --- the chains: the total over all blocks of a row ---
 // `total` is the chain's value before block or unit `from`.
 INLINE float walk(K256, const float* terms, const float* scales, int from, int end, float total) {
-    constexpr int SOME = 8;  // loads under way
+    constexpr int SOME = 8;
+    float s[SOME], t[SOME], s2[SOME], t2[SOME];
     int b = from;
+    auto load = [&](float (&s)[SOME], float (&t)[SOME]) {
+        bool whole = b + SOME <= end;
+#pragma unroll
+        for (int i = 0; i < SOME; i++)
+            if (whole) s[i] = scales[b + i], t[i] = terms[b + i];
+        return whole;
+    };
+    bool more = load(s, t);
 #pragma unroll 1
-    for (; b + SOME <= end; b += SOME) {
-        float s[SOME], t[SOME];
+    while (more) {  // the next ones are loaded meanwhile
+        b += SOME;
+        more = load(s2, t2);
 #pragma unroll
-        for (int i = 0; i < SOME; i++) s[i] = scales[b + i], t[i] = terms[b + i];
-#pragma unroll
-        for (int i = 0; i < SOME; i++) total = fma1(s[i], t[i], total);
+        for (int i = 0; i < SOME; i++) total = fma1(s[i], t[i], total), s[i] = s2[i], t[i] = t2[i];
     }
 #pragma unroll 2
     for (; b < end; b++) total = fma1(scales[b], terms[b], total);
@@ -308,37 +317,40 @@ INLINE int begun_by(const Matvec& a, const Piece& g, const Line& line) {
     while (unit_at(part, cost, split_at(a.split, (u32)block), line) == begin) block--;
     return block;
 }
+__shared__ u32 laid_down[MOST_SLOTS];  // of the pieces that were in a slot: chunks, those that a piece has not included
+__shared__ u32 walked[MOST_SLOTS];     // and walks along their chains, one after another
+__shared__ u32 claimed;                // walks that somebody does
+
 // The chains of piece i, of rows `first` and, without a gate, the one behind it if there are so many: half of a warp walks
 // gate and half up, or each half a row.
 template <typename Form, int ROWS>
-INLINE void walk_piece(const Matvec& a, const Line& line, const Layout& l, int i, int slot, int first, int n) {
+// What comes from others is there long before the last chunk of the piece is: it is asked for first.
+INLINE void walk_piece(const Matvec& a, const Line& line, const Layout& l, int i, int slot, u32 complete, int first, int n) {
     bool gated = line.each == 2;
     int row = threadIdx.x % 16, half = threadIdx.x % 32 / 16, sub = gated ? half : 0, r = gated ? first : first + half;
     const Piece& g = l.pieces[i * line.each + sub];
     const Part& part = a.parts[g.part()];
-    bool there = r < n && g.output + row < part.outputs;
-    float v = 0.0f;
-    if (r < n) {
-        u32* handed = a.handed + (2 * r + sub) * TILE_OUTPUTS + row;
-        if (g.first > 0) v = taken(handed + (i64)begun_by(a, g, line) * ROWS * 2 * TILE_OUTPUTS);
-        v = walk(Form(), l.terms + r * l.window + ((slot * line.each + sub) * TILE_OUTPUTS + row) * l.pitch,
-                 l.scales + r * l.blocks, g.first, g.end, v);
-        if (g.end < line.units) hand_on(handed + (i64)blockIdx.x * ROWS * 2 * TILE_OUTPUTS, v);
+    bool owned = r < n, there = owned && g.output + row < part.outputs;
+    u32* handed = a.handed + (2 * r + sub) * TILE_OUTPUTS + row;
+    float *out = gated ? a.out : part.out, v = 0.0f;
+    out += (i64)r * part.outputs + g.output + row;
+    if (owned && g.first > 0) v = taken(handed + (i64)begun_by(a, g, line) * ROWS * 2 * TILE_OUTPUTS);
+    wait_until(laid_down + slot, complete);
+    if (owned) v = walk(Form(), l.terms + r * l.window + ((slot * line.each + sub) * TILE_OUTPUTS + row) * l.pitch,
+                        l.scales + r * l.blocks, g.first, g.end, v);
+    if (g.end < line.units) {
+        if (owned) hand_on(handed + (i64)blockIdx.x * ROWS * 2 * TILE_OUTPUTS, v);
+        return;
     }
-    if (g.end < line.units) return;
     if (there) v = finished(a, part, v, r);
-    float* out = part.out;
     if (gated) {
         float up = __shfl_xor_sync(~0u, v, TILE_OUTPUTS);
-        if (there && half == 0) v = stored(mul1(activated(v, a.epilogue), up), {a.faults, a.act_entry}, r);
-        out = half == 0 ? a.out : nullptr;
+        there = there && half == 0;
+        if (there) v = stored(mul1(activated(v, a.epilogue), up), {a.faults, a.act_entry}, r);
     }
-    if (there && out) out[(i64)r * part.outputs + g.output + row] = v;
+    if (there) *out = v;
 }
 
-__shared__ u32 laid_down[MOST_SLOTS];  // of the pieces that were in a slot: chunks, those that a piece has not included
-__shared__ u32 walked[MOST_SLOTS];     // and walks along their chains, one after another
-__shared__ u32 claimed;                // walks that somebody does
 // What a warp does that has nothing to multiply: one walk after another, in order.
 template <typename Form, int ROWS>
 INLINE void walk_pieces(const Matvec& a, const Line& line, const Layout& l, int walks, int n) {
@@ -349,8 +361,8 @@ INLINE void walk_pieces(const Matvec& a, const Line& line, const Layout& l, int 
         own = __shfl_sync(~0u, own, 0);
         u32 i = own / (u32)walks, turn = i / (u32)a.slots, slot = i % (u32)a.slots;
         if (i >= (u32)line.pieces) return;
-        wait_until(laid_down + slot, (turn + 1) * (u32)line.chunks);
-        walk_piece<Form, ROWS>(a, line, l, (int)i, (int)slot, (int)(own % (u32)walks) * (line.each == 2 ? 1 : 2), n);
+        walk_piece<Form, ROWS>(a, line, l, (int)i, (int)slot, (turn + 1) * (u32)line.chunks,
+                               (int)(own % (u32)walks) * (line.each == 2 ? 1 : 2), n);
         __syncwarp();
         if (threadIdx.x % 32 == 0) count_up(walked + slot, 1);
     }
@@ -462,7 +474,7 @@ INLINE void matvec(const Matvec& a) {
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
         if (late == (turn == 1)) {
-            if (turn == 0 && a.pause) __nanosleep(a.pause);
+            if (turn == 0 && a.pause) __nanosleep(a.pause + a.pace * (u32)warp);
             if (warp < warps) stream.begin(a, line, l, warp, warps);
         }
         if (turn == 1) break;
