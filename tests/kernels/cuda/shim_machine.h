@@ -34,6 +34,11 @@ INLINE void flag_wait(u32* flag) {  // blocks run one after another
     if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");
 }
 
+INLINE void count_set(u32* count, u32 to) { *count = to; }
+INLINE void count_wait(const u32* count, u32 least) {
+    while ((int)(*(const volatile u32*)count - least) < 0) shim::nap();
+}
+
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
 INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
 INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }

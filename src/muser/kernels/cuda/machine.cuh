@@ -96,6 +96,16 @@ INLINE void flag_wait(u32* flag) {
     while (set == 0) ASM("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
 }
 
+// A count in shared memory by which one warp of a block tells another how far it is.
+INLINE void count_set(u32* count, u32 to) {
+    ASM("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(count)), "r"(to) : "memory");
+}
+INLINE void count_wait(const u32* count, u32 least) {
+    u32 now;
+    do ASM("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(now) : "r"(shared_address(count)) : "memory");
+    while ((int)(now - least) < 0);
+}
+
 // Barriers in shared memory: a phase ends when `count` arrivals (and the bytes expected) have come.
 INLINE void barrier_init(u64* b, int count) {
     ASM("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
