@@ -240,7 +240,7 @@ def batch_bytes(weights, plan, gated):
     rows = 16 * padded(family, row * (plan.slice if cut else units))
     shared = plan.warps * plan.stages * max(w.tile for w in weights)
     shared += (4 if cut else 1) * rows + 64 * blocks
-    shared += 1024 * plan.tiles + 4 * up(plan.tiles, 4)
+    shared += 1040 * plan.tiles
     return shared + 16 * most_segments(weights, plan.grid) * (2 if gated else 1)
 
 

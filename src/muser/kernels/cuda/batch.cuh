@@ -11,7 +11,7 @@
 //         W·stages·stage_bytes                stage_bytes: one tile, the largest of the parts
 //       + 4·S < U ? 4·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
 //       + 64·N                                the rows' scales
-//       + 1024·P + 4·round_up(P, 4)           chains, and how far they are
+//       + 1040·P                              chains, and how far they are
 //       + 16·T
 //       pitch(n): n rounded up to an odd number of 16, batch_32 of 32, batch_grid of 64
 //     reads weights and *count before the kernel before has ended; then source.codes, source.scales
@@ -29,13 +29,13 @@ constexpr int COPIES = 4;  // slices of the rows that are in shared memory
 constexpr int BATCH_WARPS = 15, BATCH_STAGES = 4;
 
 struct Batch {  // what a thread block knows of its work
-    int rows, scales, chains, counts, list;  // where they begin; the rings of the warps stand before them
-    int units, blocks, jobs;                 // jobs of a tile
-    int slice, pitch, step;                  // units of a slice; bytes from one row to the next, from one slice to the next
-    u32 by_slice;                            // ⌊2¹⁶ / jobs of a slice⌋ + 1
-    int each, tiles, pass;                   // each: 2 with a gate
-    int slices, rounds, again;  // rounds: fetches of slices, `again` of them for each pass behind the first one
-    int rows_there;
+    int rows, scales, chains, list;  // where they begin; the rings of the warps stand before them
+    int units, blocks, jobs;         // jobs of a tile
+    int span, slices;                // of a slice: jobs; how many there are
+    int slice, pitch, step;          // units of a slice; bytes from one row to the next, from one slice to the next
+    int tiles, pass;
+    int rounds, again;  // fetches of slices, `again` of them for each pass behind the first one
+    int runs, rows_there;
 };
 __shared__ Batch work;
 INLINE u8* at_byte(int offset) {
@@ -366,6 +366,11 @@ INLINE Tile make_tile(const Part& part, int p, int units, int tile) {
     return {part.weights + (i64)tile * units * bytes, (u32)p | (u32)part.format << 2 | bytes << 7, tile * TILE_OUTPUTS};
 }
 
+struct __align__(16) Chain {
+    float totals[16 * TILE_OUTPUTS];  // as the lanes hold them
+    u32 done, spare[3];               // jobs of this tile and of those that were here before
+};
+
 // What a thread block has to do, by one warp: lane p shares out part p, lane PARTS has the sums.
 template <typename Form>
 INLINE void know_work(const Matvec& a, int warps) {
@@ -388,12 +393,11 @@ INLINE void know_work(const Matvec& a, int warps) {
     int units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
     b.units = units, b.blocks = units * Form::BLOCKS, b.jobs = (units + Form::SPAN - 1) / Form::SPAN;
     b.slice = min(a.slice, b.jobs * Form::SPAN);
-    b.by_slice = 65536u / (u32)(b.slice / Form::SPAN) + 1;
-    b.slices = (int)((u32)(b.jobs - 1) * b.by_slice >> 16) + 1;
+    b.span = b.slice / Form::SPAN, b.slices = (int)((u32)(b.jobs + b.span - 1) / (u32)b.span);
     bool cut = b.slices > COPIES;
     b.pitch = padded<Form>((cut ? b.slice : units) * Form::ROW_BYTES);
     b.step = cut ? 16 * b.pitch : b.slice * Form::ROW_BYTES;
-    b.each = gated ? 2 : 1, b.tiles = starts[PARTS], b.pass = a.pass;
+    b.tiles = starts[PARTS], b.pass = a.pass;
     b.again = cut ? b.slices : 0;
     b.rounds = b.tiles ? b.slices : 0;
 #pragma unroll 1
@@ -401,10 +405,10 @@ INLINE void know_work(const Matvec& a, int warps) {
     b.rows = warps * a.stages * a.stage_bytes;
     b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
     b.chains = b.scales + 64 * b.blocks;
-    b.counts = b.chains + 1024 * b.pass;
-    b.list = b.counts + (b.pass + 3) / 4 * 16;
+    b.list = b.chains + (int)sizeof(Chain) * b.pass;
+    b.runs = !cut && b.tiles >= warps && b.pass >= (gated ? b.tiles : warps);
     if (lane == 0) work = b;
-    for (int i = lane; i < b.pass; i += 32) ((u32*)at_byte(b.counts))[i] = 0;
+    for (int i = lane; i < b.pass; i += 32) ((Chain*)at_byte(b.chains))[i].done = 0;
 #pragma unroll 1
     for (int base = 0; base < b.tiles; base += 32) {
         int i = base + lane, p = (i >= starts[1]) + (i >= starts[2]) + (i >= starts[3]), tile = i;
@@ -418,49 +422,102 @@ INLINE void know_work(const Matvec& a, int warps) {
 // Where a warp is: job q of tile `first` + t, one of n that are under way.
 struct Walk {
     int q, t, n, first, pass;
-    MEMBER bool over() const { return first >= work.tiles; }
-    MEMBER void forward(int jobs) {
+    MEMBER bool over() const { return q < 0; }
+    MEMBER void forward(int by, int jobs) {
+        t += by;
 #pragma unroll 1
-        for (t += jobs; t >= n; t -= n) q++;
+        while (t >= n) t -= n, q++;
+        if (q < jobs) return;
 #pragma unroll 1
-        while (q >= work.jobs && !over()) {
-            t += (q - work.jobs) * n, q = 0, first += work.pass, pass++;
-            n = max(1, min(work.pass, work.tiles - first));
+        do {
+            t += (q - jobs) * n, q = 0, first += work.pass, pass++;
+            n = min(work.pass, work.tiles - first);
+            if (n <= 0) {
+                q = -1;
+                return;
+            }
 #pragma unroll 1
-            for (; t >= n; t -= n) q++;
-        }
+            while (t >= n) t -= n, q++;
+        } while (q >= jobs);
     }
 };
-INLINE Walk walk_from(int job) {
-    Walk w = {0, 0, max(1, min(work.pass, work.tiles)), 0, 0};
-    w.forward(job);
+INLINE Walk walk_from(int job, int jobs) {
+    Walk w = {0, 0, min(work.pass, work.tiles), 0, 0};
+    if (w.n <= 0) w.q = -1;
+    else w.forward(job, jobs);
     return w;
+}
+
+// The part of all units, tile by tile, that one warp does: from unit `unit` of a tile up to unit `end` of another one.
+struct __align__(16) Run {
+    int tile, unit, last, end;
+};
+__shared__ Run runs[BATCH_WARPS];
+INLINE Run run_of(int warp, int warps) {
+    u32 units = (u32)work.units, all = (u32)work.tiles * units;
+    u32 low = all * (u32)warp / (u32)warps, high = all * (u32)(warp + 1) / (u32)warps;
+    return {(int)(low / units), (int)(low % units), (int)(high / units), (int)(high % units)};
+}
+// Its i-th piece in the order in which they are done: the last tile's first units, whole tiles, the first tile's last units.
+struct Piece {
+    int tile, unit, end;  // no tile: -1
+};
+INLINE Piece piece_of(int i) {
+    Run r = runs[threadIdx.x / 32];
+    if (r.end && i == 0) return {r.last, 0, r.end};
+    int tile = r.tile + (r.unit > 0) + i - (r.end > 0);
+    if (tile < r.last) return {tile, 0, work.units};
+    return {tile == r.last && r.unit ? r.tile : -1, r.unit, work.units};
 }
 
 // --- the ring of one warp: a unit of a tile in each stage ---
 __shared__ u64 stages_full[BATCH_WARPS * BATCH_STAGES];
 
-struct Asking {  // what a warp requests next
-    Walk at;
-    int k;  // unit of the job
+struct Asking {  // what a warp requests next: `left` units of a tile
+    const u8* from;
+    int left, bytes, piece;
+    MEMBER void begin(int i, int unit, int units) {
+        const Tile g = tile_of_block(i);
+        bytes = g.bytes(), from = g.from + (i64)unit * bytes, left = units;
+    }
 };
-// A group of copies even where there is nothing more, so that they can be counted.
+__shared__ Walk asked[BATCH_WARPS];  // the job of that
+
 template <typename Form>
-INLINE void request_next(Asking& next, u8* to, u64* full) {
-    Walk& at = next.at;
-    if (!at.over()) {
-        const Tile g = tile_of_block(at.first + at.t);
-        int unit = Form::SPAN * at.q + next.k, bytes = g.bytes();
-        const u8* from = g.from + (i64)unit * bytes;
+INLINE void ask_for(Asking& next, const Walk& at) {
+    int unit = Form::SPAN * at.q;
+    next.left = 0;
+    if (!at.over()) next.begin(at.first + at.t, unit, min(Form::SPAN, work.units - unit));
+}
+INLINE void ask_for_piece(Asking& next) {
+    Piece p = piece_of(next.piece++);
+    next.left = 0;
+    if (p.tile >= 0) next.begin(p.tile, p.unit, p.end - p.unit);
+}
+// A group of copies even where there is nothing more, so that they can be counted.
+template <typename Form, bool by_runs>
+INLINE void request_next(Asking& next, int jobs, u8* to, u64* full) {
+    int lane = threadIdx.x % 32;
+    if (next.left) {
 #ifdef HAS_BULK
-        if (threadIdx.x % 32 == 0) {
-            barrier_expect(full, (u32)bytes);
-            bulk_copy_once(to, from, (u32)bytes, full);
+        if (lane == 0) {
+            barrier_expect(full, (u32)next.bytes);
+            bulk_copy_once(to, next.from, (u32)next.bytes, full);
         }
 #else
-        for (int i = 16 * (threadIdx.x % 32); i < bytes; i += 512) copy16(to + i, from + i);
+        for (int i = 16 * lane; i < next.bytes; i += 512) copy16(to + i, next.from + i);
 #endif
-        if (++next.k == Form::SPAN || unit + 1 >= work.units) next.k = 0, at.forward(blockDim.x / 32 - 1);
+        next.from += next.bytes, next.left--;
+        if (next.left == 0 && by_runs) {
+            ask_for_piece(next);
+        } else if (next.left == 0) {
+            Walk at = asked[threadIdx.x / 32];
+            at.forward(blockDim.x / 32 - 1, jobs);
+            ask_for<Form>(next, at);
+            __syncwarp();
+            if (lane == 0) asked[threadIdx.x / 32] = at;
+            __syncwarp();
+        }
     }
 #ifndef HAS_BULK
     copy_commit();
@@ -534,7 +591,7 @@ INLINE void report_tile(const Matvec& a, const Part& part, const float (&v)[4], 
 template <typename Form>
 INLINE void write_tile(const Matvec& a, const Tile& g, float (&total)[8], const float* gate) {
     const Part& part = a.parts[g.part()];
-    bool gated = work.each == 2, own[2];
+    bool gated = is_gated(a), own[2];
     int row = own_row<Form>(), outputs = part.outputs, n = work.rows_there;
     float* out = (gated ? a.out : part.out) + g.output + row;
 #pragma unroll
@@ -624,21 +681,91 @@ INLINE void go_to_round(int& there, int to) {
     }
 }
 
+// The run of one warp. It is a tile long at least, so the totals that it goes on with at its end are there by then.
+template <typename Form>
+INLINE void multiply_run(const Matvec& a, Asking& next, u8* ring) {
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, there = -1, until = 0;
+    u64* full = stages_full + warp * BATCH_STAGES;
+    u32 phase = 0;
+    bool gated = is_gated(a);
+    Chain* chains = (Chain*)at_byte(work.chains);
+    float total[8];
+#pragma unroll 1
+    for (int i = 0;; i++) {
+        Piece p = piece_of(i);
+        if (p.tile < 0) break;
+        const Tile& g = tile_of_block(p.tile);
+        int format = g.format();
+        auto rows = rows_at(Form(), at_byte(work.rows), work.pitch);
+        rows.next(p.unit);
+        const float* scales = (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * p.unit + 2 * own_pair();
+        if (p.unit) {
+            Chain* chain = chains + (gated ? p.tile : warp - 1);
+            count_wait(&chain->done, 1);
+            load_chain(chain->totals, total);
+        } else {
+            for (int k = 0; k < 8; k++) total[k] = 0.0f;
+        }
+#pragma unroll 1
+        for (int unit = p.unit; unit < p.end; unit++) {
+            for (; unit >= until; until += work.slice) go_to_round(there, there + 1);
+            u8* here = ring + stage * a.stage_bytes;
+            Terms<Form> now;
+            await_stage(full + stage, phase, a.stages);
+            unit_terms(Form(), format, here, rows, now);
+            __syncwarp();
+            request_next<Form, true>(next, 0, here, full + stage);
+            advance(Form(), scales, now, total);
+            rows.next(1), scales += 16 * Form::BLOCKS;
+            if (++stage == a.stages) stage = 0, phase ^= 1;
+        }
+        bool whole = p.end == work.units;
+        if (whole && !gated) {
+            write_tile<Form>(a, g, total, nullptr);
+            continue;
+        }
+        Chain* chain = chains + (gated ? p.tile : warp);
+        store_chain(chain->totals, total);
+        __syncwarp();
+        if (!whole && threadIdx.x % 32 == 0) count_set(&chain->done, 1);
+    }
+    if (gated) {
+        named_sync(1, 32 * warps);
+        for (int i = 2 * warp; i < work.tiles; i += 2 * warps) {
+            load_chain(chains[i + 1].totals, total);
+            write_tile<Form>(a, tile_of_block(i + 1), total, chains[i].totals);
+        }
+    }
+#ifndef HAS_BULK
+    copy_wait<0>();
+#endif
+}
+
 // The jobs of one warp.
 template <typename Form>
 INLINE void multiply(const Matvec& a, Asking& next, u8* ring) {
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, there = -1;
+    int warp = threadIdx.x / 32, stage = 0, there = -1, jobs = work.jobs, until = -1;
     u64* full = stages_full + warp * BATCH_STAGES;
     u32 phase = 0;
-    Walk at = walk_from(warp);
+    const float* scales_here = (const float*)at_byte(work.scales) + 2 * own_pair();
+    Chain* chains = (Chain*)at_byte(work.chains);
+    auto rows_here = rows_at(Form(), at_byte(work.rows), work.pitch);  // of unit 0, if it were in this slice's place
+    Walk at = walk_from(warp, jobs);
 #pragma unroll 1
     while (!at.over()) {
-        int slice = (int)((u32)at.q * work.by_slice >> 16), round = at.pass * work.again + slice, unit = Form::SPAN * at.q;
-        go_to_round(there, round);
+        int unit = Form::SPAN * at.q;
+        if (at.q >= until) {  // another slice
+            int slice = 0;
+            for (until = work.span; at.q >= until; until += work.span) slice++;
+            int round = at.pass * work.again + slice;
+            go_to_round(there, round);
+            rows_here = rows_at(Form(), at_byte(work.rows + round % COPIES * work.step), work.pitch);
+            rows_here.next(-slice * work.slice);
+        }
         const Tile& g = tile_of_block(at.first + at.t);
         int format = g.format(), count = min(Form::SPAN, work.units - unit);
-        auto rows = rows_at(Form(), at_byte(work.rows + round % COPIES * work.step), work.pitch);
-        rows.next(unit - slice * work.slice);
+        auto rows = rows_here;
+        rows.next(unit);
         Terms<Form> now;
         float total[8];
         u32 steps[2] = {};
@@ -650,35 +777,37 @@ INLINE void multiply(const Matvec& a, Asking& next, u8* ring) {
             unit_terms(Form(), format, here, rows, now);
             rows.next(1);
             __syncwarp();
-            request_next<Form>(next, here, full + stage);
+            request_next<Form, false>(next, jobs, here, full + stage);
             if (++stage == a.stages) stage = 0, phase ^= 1;
         }
         Terms<Form> before;
         hold(total, steps, before);
 
         // Of a gate's tile the totals stay, until those of the other tile are written out.
-        bool kept = work.each == 2 && at.t % 2 == 0, last = at.q + 1 == work.jobs;
-        float* chain = (float*)at_byte(work.chains + 1024 * at.t);
-        u32 *done = (u32*)at_byte(work.counts) + at.t, job = (u32)(at.pass * work.jobs + at.q);
-        const float* scales = (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * unit + 2 * own_pair();
-        count_wait(done, job);
+        bool gated = is_gated(a), kept = gated && at.t % 2 == 0, last = at.q + 1 == jobs;
+        Chain* chain = chains + at.t;
+        u32 job = (u32)(at.pass * jobs + at.q);
+        const float* scales = scales_here + 16 * Form::BLOCKS * unit;
+        count_wait(&chain->done, job);
         if (at.q) {
-            load_chain(chain, total);
+            load_chain(chain->totals, total);
         } else {
-            if (kept) count_wait(done + 1, job);
+            if (kept) count_wait(&chain[1].done, job);
             for (int k = 0; k < 8; k++) total[k] = 0.0f;
         }
         if (Form::SPAN > 1 && count > 1) advance(Form(), scales, before, total), scales += 16 * Form::BLOCKS;
         advance(Form(), scales, now, total);
         if (last && !kept) {
-            if (work.each == 2) count_wait(done - 1, job + 1);
-            write_tile<Form>(a, g, total, chain - 256);
+            if (gated) count_wait(&chain[-1].done, job + 1);
+            write_tile<Form>(a, g, total, chain[-1].totals);
         } else {
-            store_chain(chain, total);
+            store_chain(chain->totals, total);
         }
         __syncwarp();
-        if (threadIdx.x % 32 == 0) count_set(done, job + 1);
-        at.forward(warps);
+        if (threadIdx.x % 32 == 0) count_set(&chain->done, job + 1);
+        int pass = at.pass;
+        at.forward(blockDim.x / 32 - 1, jobs);
+        if (at.pass != pass) until = -1;
     }
     go_to_round(there, work.rounds - 1);
 #ifndef HAS_BULK
@@ -694,6 +823,7 @@ INLINE void batch(const Matvec& a) {
     if (warp == 0) {
         know_work<Form>(a, warps);
     } else if (threadIdx.x % 32 == 0) {
+#pragma unroll 1
         for (int i = 0; i < a.stages; i++) barrier_init(stages_full + (warp - 1) * BATCH_STAGES + i, 1);
     }
     if (warp == warps && threadIdx.x % 32 < COPIES) {
@@ -718,15 +848,32 @@ INLINE void batch(const Matvec& a) {
         return fetch_slices<Form>(a, work, n);
     }
     u8* ring = shared + warp * a.stages * a.stage_bytes;
-    Asking next = {walk_from(warp), 0};
+    Asking next;
+    next.piece = 0;
+    bool by_runs = work.runs;
+    if (by_runs) {
+        if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
+        __syncwarp();
+        ask_for_piece(next);
+    } else {
+        Walk first = walk_from(warp, work.jobs);
+        ask_for<Form>(next, first);
+        if (threadIdx.x % 32 == 0) asked[warp] = first;
+        __syncwarp();
+    }
 #pragma unroll 1
-    for (int i = 0; i < a.stages; i++)
-        request_next<Form>(next, ring + i * a.stage_bytes, stages_full + warp * BATCH_STAGES + i);
+    for (int i = 0; i < a.stages; i++) {
+        u8* here = ring + i * a.stage_bytes;
+        u64* full = stages_full + warp * BATCH_STAGES + i;
+        if (by_runs) request_next<Form, true>(next, 0, here, full);
+        else request_next<Form, false>(next, work.jobs, here, full);
+    }
     touch(a);
     previous_kernel_done();
     fetch_scales(a.source.scales, (float*)(shared + work.scales), work.blocks, warps);
     named_sync(1, 32 * warps);
-    multiply<Form>(a, next, ring);
+    if (by_runs) multiply_run<Form>(a, next, ring);
+    else multiply<Form>(a, next, ring);
 }
 
 #if __CUDA_ARCH__ == 900
