@@ -371,6 +371,12 @@ struct __align__(16) Chain {
     u32 done, spare[3];               // jobs of this tile and of those that were here before
 };
 
+INLINE Chain* chain_at(int i) { return (Chain*)at_byte(work.chains) + i; }
+template <typename Form>
+INLINE const float* scales_at(int unit) {  // of this lane's first row
+    return (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * unit + 2 * own_pair();
+}
+
 // What a thread block has to do, by one warp: lane p shares out part p, lane PARTS has the sums.
 template <typename Form>
 INLINE void know_work(const Matvec& a, int warps) {
@@ -419,32 +425,32 @@ INLINE void know_work(const Matvec& a, int warps) {
     }
 }
 
-// Where a warp is: job q of tile `first` + t, one of n that are under way.
+// Where a warp is: job q of tile t of the n that are under way in this pass; behind the last one q is negative.
 struct Walk {
-    int q, t, n, first, pass;
+    int q, t, n, pass;
     MEMBER bool over() const { return q < 0; }
-    MEMBER void forward(int by, int jobs) {
+    MEMBER int tile() const { return pass * work.pass + t; }
+    MEMBER void forward(int by) {
         t += by;
 #pragma unroll 1
         while (t >= n) t -= n, q++;
-        if (q < jobs) return;
 #pragma unroll 1
-        do {
-            t += (q - jobs) * n, q = 0, first += work.pass, pass++;
-            n = min(work.pass, work.tiles - first);
+        while (q >= work.jobs) {
+            t += (q - work.jobs) * n, q = 0, pass++;
+            n = min(work.pass, work.tiles - pass * work.pass);
             if (n <= 0) {
                 q = -1;
                 return;
             }
 #pragma unroll 1
             while (t >= n) t -= n, q++;
-        } while (q >= jobs);
+        }
     }
 };
-INLINE Walk walk_from(int job, int jobs) {
-    Walk w = {0, 0, min(work.pass, work.tiles), 0, 0};
+INLINE Walk walk_from(int job) {
+    Walk w = {0, 0, min(work.pass, work.tiles), 0};
     if (w.n <= 0) w.q = -1;
-    else w.forward(job, jobs);
+    else w.forward(job);
     return w;
 }
 
@@ -473,6 +479,10 @@ INLINE Piece piece_of(int i) {
 // --- the ring of one warp: a unit of a tile in each stage ---
 __shared__ u64 stages_full[BATCH_WARPS * BATCH_STAGES];
 
+INLINE u8* stage_at(const Matvec& a, int stage) {
+    return at_byte((int)((threadIdx.x / 32 * a.stages + stage) * a.stage_bytes));
+}
+
 struct Asking {  // what a warp requests next: `left` units of a tile
     const u8* from;
     int left, bytes, piece;
@@ -487,7 +497,7 @@ template <typename Form>
 INLINE void ask_for(Asking& next, const Walk& at) {
     int unit = Form::SPAN * at.q;
     next.left = 0;
-    if (!at.over()) next.begin(at.first + at.t, unit, min(Form::SPAN, work.units - unit));
+    if (!at.over()) next.begin(at.tile(), unit, min(Form::SPAN, work.units - unit));
 }
 INLINE void ask_for_piece(Asking& next) {
     Piece p = piece_of(next.piece++);
@@ -496,7 +506,7 @@ INLINE void ask_for_piece(Asking& next) {
 }
 // A group of copies even where there is nothing more, so that they can be counted.
 template <typename Form, bool by_runs>
-INLINE void request_next(Asking& next, int jobs, u8* to, u64* full) {
+INLINE void request_next(Asking& next, u8* to, u64* full) {
     int lane = threadIdx.x % 32;
     if (next.left) {
 #ifdef HAS_BULK
@@ -512,7 +522,7 @@ INLINE void request_next(Asking& next, int jobs, u8* to, u64* full) {
             ask_for_piece(next);
         } else if (next.left == 0) {
             Walk at = asked[threadIdx.x / 32];
-            at.forward(blockDim.x / 32 - 1, jobs);
+            at.forward(blockDim.x / 32 - 1);
             ask_for<Form>(next, at);
             __syncwarp();
             if (lane == 0) asked[threadIdx.x / 32] = at;
@@ -683,12 +693,11 @@ INLINE void go_to_round(int& there, int to) {
 
 // The run of one warp. It is a tile long at least, so the totals that it goes on with at its end are there by then.
 template <typename Form>
-INLINE void multiply_run(const Matvec& a, Asking& next, u8* ring) {
+INLINE void multiply_run(const Matvec& a, Asking& next) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, there = -1, until = 0;
     u64* full = stages_full + warp * BATCH_STAGES;
     u32 phase = 0;
     bool gated = is_gated(a);
-    Chain* chains = (Chain*)at_byte(work.chains);
     float total[8];
 #pragma unroll 1
     for (int i = 0;; i++) {
@@ -698,9 +707,9 @@ INLINE void multiply_run(const Matvec& a, Asking& next, u8* ring) {
         int format = g.format();
         auto rows = rows_at(Form(), at_byte(work.rows), work.pitch);
         rows.next(p.unit);
-        const float* scales = (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * p.unit + 2 * own_pair();
+        const float* scales = scales_at<Form>(p.unit);
         if (p.unit) {
-            Chain* chain = chains + (gated ? p.tile : warp - 1);
+            Chain* chain = chain_at(gated ? p.tile : warp - 1);
             count_wait(&chain->done, 1);
             load_chain(chain->totals, total);
         } else {
@@ -709,12 +718,12 @@ INLINE void multiply_run(const Matvec& a, Asking& next, u8* ring) {
 #pragma unroll 1
         for (int unit = p.unit; unit < p.end; unit++) {
             for (; unit >= until; until += work.slice) go_to_round(there, there + 1);
-            u8* here = ring + stage * a.stage_bytes;
+            u8* here = stage_at(a, stage);
             Terms<Form> now;
             await_stage(full + stage, phase, a.stages);
             unit_terms(Form(), format, here, rows, now);
             __syncwarp();
-            request_next<Form, true>(next, 0, here, full + stage);
+            request_next<Form, true>(next, here, full + stage);
             advance(Form(), scales, now, total);
             rows.next(1), scales += 16 * Form::BLOCKS;
             if (++stage == a.stages) stage = 0, phase ^= 1;
@@ -724,7 +733,7 @@ INLINE void multiply_run(const Matvec& a, Asking& next, u8* ring) {
             write_tile<Form>(a, g, total, nullptr);
             continue;
         }
-        Chain* chain = chains + (gated ? p.tile : warp);
+        Chain* chain = chain_at(gated ? p.tile : warp);
         store_chain(chain->totals, total);
         __syncwarp();
         if (!whole && threadIdx.x % 32 == 0) count_set(&chain->done, 1);
@@ -732,8 +741,8 @@ INLINE void multiply_run(const Matvec& a, Asking& next, u8* ring) {
     if (gated) {
         named_sync(1, 32 * warps);
         for (int i = 2 * warp; i < work.tiles; i += 2 * warps) {
-            load_chain(chains[i + 1].totals, total);
-            write_tile<Form>(a, tile_of_block(i + 1), total, chains[i].totals);
+            load_chain(chain_at(i + 1)->totals, total);
+            write_tile<Form>(a, tile_of_block(i + 1), total, chain_at(i)->totals);
         }
     }
 #ifndef HAS_BULK
@@ -743,14 +752,12 @@ INLINE void multiply_run(const Matvec& a, Asking& next, u8* ring) {
 
 // The jobs of one warp.
 template <typename Form>
-INLINE void multiply(const Matvec& a, Asking& next, u8* ring) {
-    int warp = threadIdx.x / 32, stage = 0, there = -1, jobs = work.jobs, until = -1;
+INLINE void multiply(const Matvec& a, Asking& next) {
+    int warp = threadIdx.x / 32, stage = 0, there = -1, until = -1;
     u64* full = stages_full + warp * BATCH_STAGES;
     u32 phase = 0;
-    const float* scales_here = (const float*)at_byte(work.scales) + 2 * own_pair();
-    Chain* chains = (Chain*)at_byte(work.chains);
-    auto rows_here = rows_at(Form(), at_byte(work.rows), work.pitch);  // of unit 0, if it were in this slice's place
-    Walk at = walk_from(warp, jobs);
+    int rows_from = 0;  // where unit 0 would be, were it in this slice's place
+    Walk at = walk_from(warp);
 #pragma unroll 1
     while (!at.over()) {
         int unit = Form::SPAN * at.q;
@@ -759,35 +766,33 @@ INLINE void multiply(const Matvec& a, Asking& next, u8* ring) {
             for (until = work.span; at.q >= until; until += work.span) slice++;
             int round = at.pass * work.again + slice;
             go_to_round(there, round);
-            rows_here = rows_at(Form(), at_byte(work.rows + round % COPIES * work.step), work.pitch);
-            rows_here.next(-slice * work.slice);
+            rows_from = work.rows + round % COPIES * work.step - slice * work.slice * Form::ROW_BYTES;
         }
-        const Tile& g = tile_of_block(at.first + at.t);
+        const Tile& g = tile_of_block(at.tile());
         int format = g.format(), count = min(Form::SPAN, work.units - unit);
-        auto rows = rows_here;
-        rows.next(unit);
+        auto rows = rows_at(Form(), at_byte(rows_from + unit * Form::ROW_BYTES), work.pitch);
         Terms<Form> now;
         float total[8];
         u32 steps[2] = {};
 #pragma unroll 1
         for (int k = 0; k < count; k++) {
             if (Form::SPAN > 1 && k) hold(now, total, steps);
-            u8* here = ring + stage * a.stage_bytes;
+            u8* here = stage_at(a, stage);
             await_stage(full + stage, phase, a.stages);
             unit_terms(Form(), format, here, rows, now);
             rows.next(1);
             __syncwarp();
-            request_next<Form, false>(next, jobs, here, full + stage);
+            request_next<Form, false>(next, here, full + stage);
             if (++stage == a.stages) stage = 0, phase ^= 1;
         }
         Terms<Form> before;
         hold(total, steps, before);
 
         // Of a gate's tile the totals stay, until those of the other tile are written out.
-        bool gated = is_gated(a), kept = gated && at.t % 2 == 0, last = at.q + 1 == jobs;
-        Chain* chain = chains + at.t;
-        u32 job = (u32)(at.pass * jobs + at.q);
-        const float* scales = scales_here + 16 * Form::BLOCKS * unit;
+        bool gated = is_gated(a), kept = gated && at.t % 2 == 0, last = at.q + 1 == work.jobs;
+        Chain* chain = chain_at(at.t);
+        u32 job = (u32)(at.pass * work.jobs + at.q);
+        const float* scales = scales_at<Form>(unit);
         count_wait(&chain->done, job);
         if (at.q) {
             load_chain(chain->totals, total);
@@ -806,7 +811,7 @@ INLINE void multiply(const Matvec& a, Asking& next, u8* ring) {
         __syncwarp();
         if (threadIdx.x % 32 == 0) count_set(&chain->done, job + 1);
         int pass = at.pass;
-        at.forward(blockDim.x / 32 - 1, jobs);
+        at.forward(blockDim.x / 32 - 1);
         if (at.pass != pass) until = -1;
     }
     go_to_round(there, work.rounds - 1);
@@ -817,7 +822,6 @@ INLINE void multiply(const Matvec& a, Asking& next, u8* ring) {
 
 template <typename Form>
 INLINE void batch(const Matvec& a) {
-    SHARED_BYTES(shared);
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
     if (warp == 0) {
@@ -847,7 +851,6 @@ INLINE void batch(const Matvec& a) {
         if (blockIdx.x == 0 && threadIdx.x % 32 == 0) *a.made = 0;
         return fetch_slices<Form>(a, work, n);
     }
-    u8* ring = shared + warp * a.stages * a.stage_bytes;
     Asking next;
     next.piece = 0;
     bool by_runs = work.runs;
@@ -856,24 +859,24 @@ INLINE void batch(const Matvec& a) {
         __syncwarp();
         ask_for_piece(next);
     } else {
-        Walk first = walk_from(warp, work.jobs);
+        Walk first = walk_from(warp);
         ask_for<Form>(next, first);
         if (threadIdx.x % 32 == 0) asked[warp] = first;
         __syncwarp();
     }
 #pragma unroll 1
     for (int i = 0; i < a.stages; i++) {
-        u8* here = ring + i * a.stage_bytes;
+        u8* here = stage_at(a, i);
         u64* full = stages_full + warp * BATCH_STAGES + i;
-        if (by_runs) request_next<Form, true>(next, 0, here, full);
-        else request_next<Form, false>(next, work.jobs, here, full);
+        if (by_runs) request_next<Form, true>(next, here, full);
+        else request_next<Form, false>(next, here, full);
     }
     touch(a);
     previous_kernel_done();
-    fetch_scales(a.source.scales, (float*)(shared + work.scales), work.blocks, warps);
+    fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, warps);
     named_sync(1, 32 * warps);
-    if (by_runs) multiply_run<Form>(a, next, ring);
-    else multiply<Form>(a, next, ring);
+    if (by_runs) multiply_run<Form>(a, next);
+    else multiply<Form>(a, next);
 }
 
 #if __CUDA_ARCH__ == 900
