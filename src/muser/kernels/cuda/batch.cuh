@@ -460,9 +460,9 @@ struct __align__(16) Run {
 };
 __shared__ Run runs[BATCH_WARPS];
 INLINE Run run_of(int warp, int warps) {
-    u32 units = (u32)work.units, all = (u32)work.tiles * units;
-    u32 low = all * (u32)warp / (u32)warps, high = all * (u32)(warp + 1) / (u32)warps;
-    return {(int)(low / units), (int)(low % units), (int)(high / units), (int)(high % units)};
+    int units = work.units, all = work.tiles * units, each = all / warps, more = all - each * warps;
+    int low = each * warp + min(warp, more), high = low + each + (warp < more), first = low / units, last = high / units;
+    return {first, low - first * units, last, high - last * units};
 }
 // Its i-th piece in the order in which they are done: the last tile's first units, whole tiles, the first tile's last units.
 struct Piece {
