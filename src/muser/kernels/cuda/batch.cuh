@@ -17,12 +17,17 @@
 //     reads weights and *count before the kernel before has ended; then source.codes, source.scales
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A thread block owns whole tiles: those that begin in its share. A job is 16 outputs × C units × 16 rows. Jobs are
-// numbered: the first job of each of P tiles, the second of each, and so on; then those of the next P tiles. The warps take
-// them in turns, so all of them have work to the end. A warp computes the t_b of its job, waits until the chain has come so
-// far, continues it, and says so: products in any order, chains in theirs. It waits only for jobs of lower numbers. The rows
-// come in slices: the first products need the first one only; where the rows do not fit, slices take turns too. The order of
-// k within a block of 32 is free, as long as weights and rows have the same.
+// A thread block owns whole tiles: those that begin in its share. The rows come in slices, so that the first products
+// need the first one only; where the rows do not fit, slices take turns. The t_b are made in any order, chains in
+// theirs.
+//   Runs, where all of the rows fit and there is a tile for each warp: all units, tile by tile, are cut into W
+//     pieces, and a warp keeps the chain of its piece in registers. The totals of the tile in which its piece ends it
+//     makes first and hands to the next warp, which goes on with them last.
+//   Turns, else: a job is 16 outputs × C units × 16 rows. Jobs are numbered: the first job of each of P tiles, the
+//     second of each, and so on; then those of the next P tiles. Warp w takes jobs w, w + W, …: it computes the t_b
+//     of a job, waits until the chain has come so far, continues it, and says so. It waits only for jobs of lower
+//     numbers.
+// The order of k within a block of 32 is free, as long as weights and rows have the same.
 #pragma once
 
 constexpr int COPIES = 4;  // slices of the rows that are in shared memory
@@ -461,10 +466,11 @@ struct __align__(16) Run {
 __shared__ Run runs[BATCH_WARPS];
 INLINE Run run_of(int warp, int warps) {
     int units = work.units, all = work.tiles * units, each = all / warps, more = all - each * warps;
-    int low = each * warp + min(warp, more), high = low + each + (warp < more), first = low / units, last = high / units;
+    int low = each * warp + min(warp, more), high = low + each + (warp < more);
+    int first = low / units, last = high / units;
     return {first, low - first * units, last, high - last * units};
 }
-// Its i-th piece in the order in which they are done: the last tile's first units, whole tiles, the first tile's last units.
+// Its i-th piece, as they are done: the last tile's first units, whole tiles, the first tile's last units.
 struct Piece {
     int tile, unit, end;  // no tile: -1
 };
