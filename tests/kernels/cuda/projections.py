@@ -246,28 +246,21 @@ def shared_bytes(weights, plan, gated):
     return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + held
 
 
-SPAN = {"256": 2, "32": 1, "grid": 2}
-
-
 def padded(family, size):
     step = {"256": 16, "32": 32, "grid": 64}[family]
     return (-(-size // step) | 1) * step
 
 
-def batch_stage(weights):
-    return SPAN[weights[0].family] * max(w.tile for w in weights)
-
-
 def batch_bytes(weights, plan, gated):
-    """The formula of batch.cuh."""
+    """The formula of batch.cuh; more tiles than it asks for."""
     family, units = weights[0].family, weights[0].units
     blocks = units * (8 if family == "32" else 1)
-    size, cut = min(plan.slice, units), plan.slice < units
-    rows = 16 * padded(family, size * (256 if family == "grid" else 272))
-    shared = plan.warps * plan.stages * batch_stage(weights)
-    shared += (2 if cut else 1) * rows + 64 * blocks
-    shared += 1024 * (plan.tiles if cut else plan.warps if gated else plan.warps // 2)
-    return shared + 16 * most_segments(weights, plan.grid)
+    row, cut = 256 if family == "grid" else 272, 4 * plan.slice < units
+    rows = 16 * padded(family, row * (plan.slice if cut else units))
+    shared = plan.warps * plan.stages * max(w.tile for w in weights)
+    shared += (4 if cut else 1) * rows + 64 * blocks
+    shared += 1040 * plan.tiles
+    return shared + 16 * most_segments(weights, plan.grid) * (2 if gated else 1)
 
 
 def project(shim, weights, source, plan, batch=False, **more):
@@ -290,7 +283,7 @@ def project(shim, weights, source, plan, batch=False, **more):
     a.by_units = inverse(units)
     handed = device(np.zeros((plan.grid, plan.rows, 32), np.uint32))
     a.handed = address(handed)
-    a.stage_bytes = batch_stage(weights) if batch else 2 * max(w.tile for w in weights)
+    a.stage_bytes = (1 if batch else 2) * max(w.tile for w in weights)
     a.slots, a.slice, a.pass_ = plan.tiles, plan.slice, plan.tiles
     base = 0
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):

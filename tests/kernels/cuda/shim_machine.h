@@ -36,13 +36,15 @@ INLINE float taken(u32* from) {  // blocks run one after another
     *from = 0;
     return __uint_as_float(~word);
 }
-INLINE void count_up(u32* word, u32 by) { *word += by; }
-INLINE void wait_until(const u32* word, u32 least) {
-    while (*(const volatile u32*)word < least) shim::nap();
-}
 INLINE void flag_set(u32* flag) { *flag = 1; }
 INLINE void flag_wait(u32* flag) {  // blocks run one after another
     if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");
+}
+
+INLINE void count_set(u32* count, u32 to) { *count = to; }
+INLINE void count_add(u32* count, u32 more) { *count += more; }
+INLINE void count_wait(const u32* count, u32 least) {
+    while ((int)(*(const volatile u32*)count - least) < 0) shim::nap();
 }
 
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }

@@ -62,6 +62,7 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
         p.Plan(grid=1, warps=3, stages=1, rows=16, count=5, slice=2, tiles=8, seed=seed),
         p.Plan(grid=3, warps=6, stages=3, rows=16, count=11, slice=4, tiles=4, seed=seed),
         p.Plan(grid=5, warps=4, stages=4, rows=16, count=1, slice=99, tiles=4, seed=seed),
+        p.Plan(grid=1, warps=4, stages=2, rows=16, count=16, slice=4, tiles=6, seed=seed),
     )
     for plan in plans:
         source = ready(shim, weight.family, x[: plan.count])
@@ -108,8 +109,8 @@ def test_parts_of_several_formats(shim, seed):
             p.place(shim, kind, raw, width) for (kind, _), raw in zip(parts, raws, strict=True)
         ]
         x = random_rows(np.random.default_rng(3), 13, width)
-        for grid in (1, 4):
-            plan = p.Plan(grid=grid, rows=16, count=13, slice=2, seed=seed)
+        for grid, warps in ((1, 7), (4, 7), (1, 3), (2, 4)):
+            plan = p.Plan(grid=grid, warps=warps, rows=16, count=13, slice=2, seed=seed)
             source = ready(shim, weights[0].family, x)
             outs, word = p.project(shim, weights, source, plan, batch=True)
             for out, (kind, _), raw in zip(outs, parts, raws, strict=True):
@@ -131,8 +132,19 @@ def test_gated_activation_behind(shim, kinds, seed):
     weights = [p.place(shim, kind, raw, width) for kind, raw in zip(kinds, raws, strict=True)]
     x = random_rows(np.random.default_rng(3), 16, width)
     gate, up = (oracle.project(x, w.kind, w.raw) for w in weights)
-    for epilogue, act in ((p.OUT_SILU, Activation.SILU), (p.OUT_GELU, Activation.GELU)):
-        plan = p.Plan(grid=2, warps=6, rows=16, count=16, slice=2, seed=seed)
+    for epilogue, act, grid, warps, slices, tiles in (
+        (p.OUT_SILU, Activation.SILU, 2, 6, 2, 4),
+        (p.OUT_GELU, Activation.GELU, 2, 6, 2, 2),
+        (p.OUT_SILU, Activation.SILU, 1, 5, 2, 6),
+        (p.OUT_SILU, Activation.SILU, 1, 4, 99, 6),
+        (p.OUT_GELU, Activation.GELU, 1, 6, 99, 8),
+        (p.OUT_GELU, Activation.GELU, 1, 5, 1, 2),
+    ):
+        if weights[0].family != "32":
+            slices = max(slices, 2)
+        plan = p.Plan(
+            grid=grid, warps=warps, rows=16, count=16, slice=slices, tiles=tiles, seed=seed
+        )
         source = ready(shim, weights[0].family, x)
         more = {"epilogue": epilogue, "act_entry": 40}
         outs, word = p.project(shim, weights, source, plan, batch=True, **more)

@@ -4,7 +4,7 @@ all of it fits (`matvec.cuh` and `batch.cuh` have the formulas).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from types import MappingProxyType
 
 from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, Layout, tile_bytes, unit_bytes
@@ -134,47 +134,58 @@ UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
 """Of a batch: a row in shared memory has an odd number of these bytes."""
 WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
+STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
-UNDER_WAY = 64 * 1024  # of a batch: bytes of weights that keep memory busy
-COPIES = 2  # slices of the rows
+UNDER_WAY = 40 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
+COPIES = 4  # slices of the rows
+CHAIN = 1040  # bytes
+PASS = 16  # tiles that are enough to have under way; with a gate rather all of them
 
 
 def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: bool) -> Form:
-    """Teams of warps for all tiles at once, and what fits into shared memory (`batch.cuh` has the
-    formula): all of the rows if enough weights are under way then, else slices of them.
+    """Warps, stages, slices and tiles of a pass that fit (`batch.cuh` has the formula): all of the
+    rows if enough weights are on their way then, else slices of them that take turns.
     """
     work = _shares(low, layouts)
     units, job = layouts[0].groups, UNITS[block]
     card = low.shared.card.facts
+    tiles = _most_tiles(work.grid, layouts, gated)
     most = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
+    most = max(1, min(most, tiles * -(-units // job)))
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
-    stage = job * work.tile
-    fixed = 64 * (8 * units if block == 32 else units) + 16 * work.segments
+    fixed = 64 * (8 * units if block == 32 else units) + 16 * tiles
     room = card.shared - OWN_BYTES - fixed
-    whole = round_up(units, job)
-    tiles = min(252, round_up(work.segments, 4))
-    at_once = _most_tiles(work.grid, layouts, gated)
-    full = _team_warps(at_once, most)
+    whole = round_up(-(-units // COPIES), job)
+    parts = [part for part in (48, 32, PASS, 8, 4, 2) if part < tiles]
+    parts = [round_up(tiles, 2), *parts] if gated or tiles <= PASS else [PASS, 8, 4, 2]
 
-    def need(warps: int, stages: int, cut: int, part: int) -> int:
-        kept, copies = (warps if gated else warps // 2, 1) if cut >= units else (part, COPIES)
-        size = _odd(STEPS[block], cut * row)
-        return warps * stages * stage + copies * 16 * size + 1024 * kept
+    def form(warps: int, stages: int, cut: int, part: int) -> Form | None:
+        is_cut = cut * COPIES < units
+        rows = 16 * _odd(STEPS[block], (cut if is_cut else units) * row)
+        need = warps * stages * work.tile + (COPIES if is_cut else 1) * rows + CHAIN * part
+        if need > room:
+            return None
+        return Form(work.grid, 32 * (warps + 1), stages, work.tile, need + fixed, cut, part)
 
-    for stages in (4, 3, 2, 1):
-        if full * stages * stage >= UNDER_WAY and need(full, stages, whole, tiles) <= room:
-            shared = need(full, stages, whole, tiles) + fixed
-            return Form(work.grid, 32 * (full + 1), stages, stage, shared, whole, tiles)
-    for warps in dict.fromkeys((full, 7, 4, 2, 1)):
-        for part in dict.fromkeys((tiles, min(tiles, 48), min(tiles, 24), min(tiles, 8), 4)):
-            for stages, least in ((2, 8 * job), (1, 4 * job), (1, job)):
-                cut = least
-                if need(warps, stages, cut, part) > room:
+    many = range(most, 2 * most // 3, -1)
+    for warps, stages in product(many, range(STAGES, 1, -1)):
+        if (stages - 1) * warps * work.tile < min(UNDER_WAY, room // 6):
+            continue
+        found = form(warps, stages, whole, parts[0])
+        if found is not None:
+            return found
+    for under, least in ((UNDER_WAY, 3 * job), (UNDER_WAY // 2, job), (0, job)):
+        fair = [part for part in parts if part >= min(tiles, 8) or under == 0]
+        for part, warps in product(fair, (*many, *range(2 * most // 3, 0, -1))):
+            for stages in range(1 if under == 0 else 2, STAGES + 1):
+                if (stages - 1) * warps * work.tile < under or not form(warps, stages, least, part):
                     continue
-                while cut + job < whole and need(warps, stages, cut + job, part) <= room:
+                cut = least
+                while cut < whole and form(warps, stages, cut + job, part):
                     cut += job
-                shared = need(warps, stages, cut, part) + fixed
-                return Form(work.grid, 32 * (warps + 1), stages, stage, shared, cut, part)
+                found = form(warps, stages, cut, part)
+                assert found is not None
+                return found
     raise _too_wide(layouts)
 
 
@@ -184,39 +195,27 @@ def _odd(step: int, size: int) -> int:
 
 
 def _most_tiles(grid: int, layouts: Sequence[Layout], gated: bool) -> int:
-    """The most tiles of a thread block, or pairs of them with a gate (`make_shares` says whose)."""
+    """The most tiles of a thread block, those of gate and up both: the ones that begin in its
+    share.
+    """
     if gated:
-        ranges = [_ranges(grid, layouts[0].outputs, 0, 0, 1)]
-    else:
-        sizes = [unit_bytes(layout.type) // PIECE for layout in layouts]
-        outputs = [layout.outputs for layout in layouts]
-        total, before, ranges = sum(map(int.__mul__, outputs, sizes)), 0, []
-        for count, size in zip(outputs, sizes, strict=True):
-            ranges.append(_ranges(grid, count, total, before, size))
-            before += count * size
-    return max(map(sum, zip(*ranges, strict=True)))
+        return 2 * max(_begun(grid, layouts[0].outputs, layouts[0].outputs, 0, 1))
+    sizes = [unit_bytes(layout.type) // PIECE for layout in layouts]
+    outputs = [layout.outputs for layout in layouts]
+    total, before, counts = sum(map(int.__mul__, outputs, sizes)), 0, []
+    for count, size in zip(outputs, sizes, strict=True):
+        counts.append(_begun(grid, count, total, before, size))
+        before += count * size
+    return max(map(sum, zip(*counts, strict=True)))
 
 
-def _ranges(grid: int, outputs: int, total: int, before: int, size: int) -> list[int]:
-    """Tiles of one weight that each thread block has a share of."""
-    if total == 0:
-        total = outputs
+def _begun(grid: int, outputs: int, total: int, before: int, size: int) -> list[int]:
+    """Tiles of one weight that begin in each thread block's share."""
     bounds = [
         min(outputs, max(0, -(-(total * b // grid - before) // size))) for b in range(grid + 1)
     ]
-    return [
-        (high - 1) // TILE_OUTPUTS - low // TILE_OUTPUTS + 1 if high > low else 0
-        for low, high in pairwise(bounds)
-    ]
-
-
-def _team_warps(tiles: int, most: int) -> int:
-    """Warps, of at most `most`, that are all in teams when so many tiles are shared out; of more
-    tiles than that as few as need no more rounds.
-    """
-    if tiles >= most:
-        return -(-tiles // -(-tiles // most))
-    return max(1, most // max(1, tiles)) * max(1, tiles)
+    tiles = [-(-bound // TILE_OUTPUTS) for bound in bounds]
+    return [high - low for low, high in pairwise(tiles)]
 
 
 def _too_wide(layouts: Sequence[Layout]) -> DeviceError:

@@ -3,5 +3,4 @@
 #include "blocks.cuh"
 #include "source.cuh"
 #include "matvec.cuh"
-#include "shares.cuh"
 #include "batch.cuh"

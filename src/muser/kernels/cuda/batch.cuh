@@ -1,47 +1,52 @@
 // Up to sixteen rows (bucket 16, and any fewer) times up to four weights, on 8-bit matrix units. Inside
-// library.cu, after matvec.cuh: the same struct, parts, shares of thread blocks and epilogues; the input
-// must be READY.
+// library.cu, after matvec.cuh: the same struct, parts, split and epilogues; the input must be READY.
 //
 // batch_256, batch_32, batch_grid(Matvec): K-quants, 32-blocks, floats
 //     grid   as many thread blocks as there are multiprocessors, or fewer outputs; any number is right
 //     block  32·(W + 1) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that
 //            multiply, one that fetches the rows
-//     dynamic shared bytes; a job has C = 2 groups (batch_32: 1; batch_grid: 2 units of 128); S = a.slice
-//       units of the rows at a time (a multiple of C; all of them or fewer); P = a.pass tiles at a time where the rows
-//       are cut (a multiple of 2); N blocks a row:
-//         W·stages·stage_bytes                stage_bytes = C tiles, the largest of the parts
-//       + (S < units ? 2 : 1)·16·pitch(S·272, grid: S·256)
+//     dynamic shared bytes; a job has C = 2 units (batch_32: 1); S = a.slice units of the rows at a time (a multiple of
+//       C), P = a.pass tiles at a time (an even number with a gate); U units, N blocks a row; T tiles of one thread
+//       block, those of gate and up both:
+//         W·stages·stage_bytes                stage_bytes: one tile, the largest of the parts
+//       + 4·S < U ? 4·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
 //       + 64·N                                the rows' scales
-//       + 1024·(S < units ? P : with a gate W, else ⌊W/2⌋)   chains that are under way
-//       + 16 for each segment, as many as in matvec.cuh
+//       + 1040·P                              chains, and how far they are
+//       + 16·T
 //       pitch(n): n rounded up to an odd number of 16, batch_32 of 32, batch_grid of 64
 //     reads weights and *count before the kernel before has ended; then source.codes, source.scales
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A job is 16 outputs × C groups × 16 rows. A team of one or more warps owns a tile (with a gate: a tile of each of
-// the two) and walks over its groups, then goes to its next one; where the rows do not fit, over all its tiles of a slice
-// of the rows, then the next slice, the next pass. A team of one keeps the chains in registers. In a larger one the warps
-// take the jobs in turns: a warp computes the t_b of its job, waits until the chain has come so far, continues it, and
-// hands it on: products in any order, chains in theirs. The order of k within a block of 32 is free too, as long as
-// weights and rows have the same.
+// A thread block owns whole tiles: those that begin in its share. The rows come in slices, so that the first products
+// need the first one only; where the rows do not fit, slices take turns. The t_b are made in any order, chains in
+// theirs.
+//   Runs, where all of the rows fit and there is a tile for each warp: all units, tile by tile, are cut into W
+//     pieces, and a warp keeps the chain of its piece in registers. The totals of the tile in which its piece ends it
+//     makes first and hands to the next warp, which goes on with them last.
+//   Turns, else: a job is 16 outputs × C units × 16 rows. Jobs are numbered: the first job of each of P tiles, the
+//     second of each, and so on; then those of the next P tiles. Warp w takes jobs w, w + W, …: it computes the t_b
+//     of a job, waits until the chain has come so far, continues it, and says so. It waits only for jobs of lower
+//     numbers.
+// The order of k within a block of 32 is free, as long as weights and rows have the same.
 #pragma once
 
-constexpr int COPIES = 2;  // slices of the rows that are in shared memory
+constexpr int COPIES = 4;  // slices of the rows that are in shared memory
+constexpr int BATCH_WARPS = 15, BATCH_STAGES = 4;
 
 struct Batch {  // what a thread block knows of its work
-    int rows, scales, chains, segments;  // where they begin; the rings of the warps stand before them
-    int units, blocks, pitch, slice, slices;
-    int each;  // tiles of a team at a time: 2 with a gate
-    int tiles, pass, rounds;  // rounds: fetches of the rows
-    int teams, members;       // members: warps of a team
-    int rows_there;
+    int rows, scales, chains, list;  // where they begin; the rings of the warps stand before them
+    int units, blocks, jobs;         // jobs of a tile
+    int span, slices;                // of a slice: jobs; how many there are
+    int slice, pitch, step;          // units of a slice; bytes from one row to the next, from one slice to the next
+    int tiles, pass;
+    int rounds, again;  // fetches of slices, `again` of them for each pass behind the first one
+    int runs, rows_there;
 };
 __shared__ Batch work;
 INLINE u8* at_byte(int offset) {
     SHARED_BYTES(shared);
     return shared + offset;
 }
-INLINE Segment* segments_at(int i) { return (Segment*)at_byte(work.segments) + i; }
 
 struct B256 : K256 {
     static constexpr int SPAN = 2, STEP = 16;
@@ -352,134 +357,201 @@ INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& r
 }
 
 // --- jobs ---
-// How often b goes into a, at most MOST_WARPS times: less code than a division, and soon done.
-INLINE int few_times(int a, int b) {
-    if (b == 1) return a;
-    int times = 0;
-#pragma unroll 1
-    while (a >= b) a -= b, times++;
-    return times;
-}
-// What does not depend on the tiles, by one thread while another warp shares them out.
-template <typename Form>
-INLINE void know_places(const Matvec& a, int warps) {
-    Batch& b = work;
-    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT, blocks = units * Form::BLOCKS;
-    bool cut = a.slice < units;
-    int each = is_gated(a) ? 2 : 1, slice = cut ? a.slice : units, pitch = padded<Form>(slice * Form::ROW_BYTES);
-    int rows = warps * a.stages * a.stage_bytes;
-    int scales = rows + (cut ? COPIES : 1) * 16 * pitch, chains = scales + 64 * blocks;
-    b.units = units, b.blocks = blocks, b.each = each, b.slice = slice, b.pitch = pitch;
-    b.rows = rows, b.scales = scales, b.chains = chains;
-    b.segments = chains + 1024 * (cut ? a.pass : each == 2 ? warps : warps / 2);
-    b.slices = cut ? (units + slice - 1) / slice : 1;
-}
-// The rest: all threads work it out, one of them writes it down.
-INLINE Batch know_tiles(const Matvec& a, const Shares& s, int warps) {
-    Batch b = work;
-    bool cut = b.slice < b.units;
-    b.tiles = s.ranges[PARTS].segment, b.pass = cut ? a.pass : b.tiles, b.rounds = b.slices;
-    if (cut) b.rounds *= (b.tiles + b.pass - 1) / b.pass;
-    b.members = max(1, few_times(warps, max(1, min(b.pass, b.tiles) / b.each))), b.teams = few_times(warps, b.members);
-    if (threadIdx.x == 0) {
-        work.tiles = b.tiles, work.pass = b.pass, work.rounds = b.rounds;
-        work.members = b.members, work.teams = b.teams;
-    }
-    return b;
+struct __align__(16) Tile {
+    const u8* from;  // its first unit
+    u32 what;        // part, format, bytes of a unit
+    int output;      // the first one
+    MEMBER int part() const { return (int)(what & 3); }
+    MEMBER int format() const { return (int)(what >> 2 & 31); }
+    MEMBER int bytes() const { return (int)(what >> 7); }
+};
+INLINE Tile& tile_of_block(int i) { return ((Tile*)at_byte(work.list))[i]; }
+INLINE Tile make_tile(const Part& part, int p, int units, int tile) {
+    u32 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
+    return {part.weights + (i64)tile * units * bytes, (u32)p | (u32)part.format << 2 | bytes << 7, tile * TILE_OUTPUTS};
 }
 
-// Where a warp is: job `span` of the `end` that a tile has in the slice that begins at unit `begin`; the pass that
-// begins at tile `first`.
+struct __align__(16) Chain {
+    float totals[16 * TILE_OUTPUTS];  // as the lanes hold them
+    u32 done, spare[3];               // jobs of this tile and of those that were here before
+};
+
+INLINE Chain* chain_at(int i) { return (Chain*)at_byte(work.chains) + i; }
+template <typename Form>
+INLINE const float* scales_at(int unit) {  // of this lane's first row
+    return (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * unit + 2 * own_pair();
+}
+
+// The first output that begins at or behind x.
+INLINE u32 output_at(const Part& part, u32 cost, u32 x) {
+    return x > part.base ? min((u32)part.outputs, __umulhi(x - part.base + cost - 1, part.by_cost)) : 0;
+}
+
+// What a thread block has to do, by one warp: lane p shares out part p, lane PARTS has the sums.
+template <typename Form>
+INLINE void know_work(const Matvec& a, int warps) {
+    int lane = threadIdx.x % 32, gated = is_gated(a), before = 0, starts[PARTS + 1];
+    const Part& part = a.parts[lane % PARTS];
+    u32 low = split_at(a.split, blockIdx.x), high = split_at(a.split, blockIdx.x + 1), cost = part.size & 31;
+    if (!gated) low = output_at(part, cost, low), high = output_at(part, cost, high);
+    int first = (int)(low + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
+    int count = (int)(high + TILE_OUTPUTS - 1) / TILE_OUTPUTS - first;
+    if (lane >= (gated ? 2 : PARTS)) count = 0;
+#pragma unroll
+    for (int k = 0; k < PARTS; k++) {
+        int more = __shfl_sync(~0u, count, k);
+        if (k < lane) before += more;
+    }
+#pragma unroll
+    for (int k = 0; k <= PARTS; k++) starts[k] = __shfl_sync(~0u, before, k);
+
+    Batch b;
+    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
+    b.units = units, b.blocks = units * Form::BLOCKS, b.jobs = (units + Form::SPAN - 1) / Form::SPAN;
+    b.slice = min(a.slice, b.jobs * Form::SPAN);
+    b.span = b.slice / Form::SPAN, b.slices = (int)((u32)(b.jobs + b.span - 1) / (u32)b.span);
+    bool cut = b.slices > COPIES;
+    b.pitch = padded<Form>((cut ? b.slice : units) * Form::ROW_BYTES);
+    b.step = cut ? 16 * b.pitch : b.slice * Form::ROW_BYTES;
+    b.tiles = starts[PARTS], b.pass = a.pass;
+    b.again = cut ? b.slices : 0;
+    b.rounds = b.tiles ? b.slices : 0;
+#pragma unroll 1
+    for (int i = b.pass; i < b.tiles; i += b.pass) b.rounds += b.again;
+    b.rows = warps * a.stages * a.stage_bytes;
+    b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
+    b.chains = b.scales + 64 * b.blocks;
+    b.list = b.chains + (int)sizeof(Chain) * b.pass;
+    b.runs = !cut && b.tiles >= warps && b.pass >= (gated ? b.tiles : warps);
+    if (lane == 0) work = b;
+    for (int i = lane; i < b.pass; i += 32) ((Chain*)at_byte(b.chains))[i].done = 0;
+#pragma unroll 1
+    for (int base = 0; base < b.tiles; base += 32) {
+        int i = base + lane, p = (i >= starts[1]) + (i >= starts[2]) + (i >= starts[3]), tile = i;
+        if (gated) p = i & 1, tile = i >> 1;
+        else tile -= __shfl_sync(~0u, before, p);
+        tile += __shfl_sync(~0u, first, p);
+        if (i < b.tiles) ((Tile*)at_byte(b.list))[i] = make_tile(a.parts[p], p, units, tile);
+    }
+}
+
+// Where a warp is: job q of tile t of the n that are under way in this pass; behind the last one q is negative.
 struct Walk {
-    int span, end, tile, begin, first, round;
-    MEMBER bool over() const { return first >= work.tiles; }
-    // Whether the tile is complete behind this slice, and no gate's, whose totals wait for those of the other tile.
-    MEMBER bool writes() const { return begin + work.slice >= work.units && (work.each == 1 || tile & 1); }
-};
-template <typename Form>
-INLINE void settle(Walk& w, int team) {  // on a tile that is there
-    while (w.tile >= min(w.first + work.pass, work.tiles)) {
-        w.begin += work.slice, w.round++;
-        if (w.begin >= work.units) w.begin = 0, w.first += work.pass;
-        w.tile = w.first + work.each * team, w.end = 1 << 30;
-        if (w.over()) return;
-    }
-    w.end = (min(work.slice, work.units - w.begin) + Form::SPAN - 1) / Form::SPAN;
-}
-template <typename Form>
-INLINE void forward(Walk& w, int team) {  // to the tile and slice that has the job which `span` has come to
+    int q, t, n, pass;
+    MEMBER bool over() const { return q < 0; }
+    MEMBER int tile() const { return pass * work.pass + t; }
+    MEMBER void forward(int by) {
+        t += by;
 #pragma unroll 1
-    while (w.span >= w.end) {
-        w.span -= w.end;
-        w.tile += work.each == 1 ? work.teams : w.tile & 1 ? 2 * work.teams - 1 : 1;
-        settle<Form>(w, team);
+        while (t >= n) t -= n, q++;
+#pragma unroll 1
+        while (q >= work.jobs) {
+            t += (q - work.jobs) * n, q = 0, pass++;
+            n = min(work.pass, work.tiles - pass * work.pass);
+            if (n <= 0) {
+                q = -1;
+                return;
+            }
+#pragma unroll 1
+            while (t >= n) t -= n, q++;
+        }
     }
+};
+INLINE Walk walk_from(int job) {
+    Walk w = {0, 0, min(work.pass, work.tiles), 0};
+    if (w.n <= 0) w.q = -1;
+    else w.forward(job);
+    return w;
 }
 
-// What a warp requests next: `left` jobs of one tile that differ by `step` bytes, then those of the walk.
-struct __align__(16) Copies {
+// The part of all units, tile by tile, that one warp does: from unit `unit` of a tile up to unit `end` of another one.
+struct __align__(16) Run {
+    int tile, unit, last, end;
+};
+__shared__ Run runs[BATCH_WARPS];
+INLINE Run run_of(int warp, int warps) {
+    int units = work.units, all = work.tiles * units, each = all / warps, more = all - each * warps;
+    int low = each * warp + min(warp, more), high = low + each + (warp < more);
+    int first = low / units, last = high / units;
+    return {first, low - first * units, last, high - last * units};
+}
+// Its i-th stretch of a tile, as they are done: the last tile's first units, whole tiles, the first tile's last units.
+struct Stretch {
+    int tile, unit, end;  // no tile: -1
+};
+INLINE Stretch stretch_of(int i) {
+    Run r = runs[threadIdx.x / 32];
+    if (r.end && i == 0) return {r.last, 0, r.end};
+    int tile = r.tile + (r.unit > 0) + i - (r.end > 0);
+    if (tile < r.last) return {tile, 0, work.units};
+    return {tile == r.last && r.unit ? r.tile : -1, r.unit, work.units};
+}
+
+// --- the ring of one warp: a unit of a tile in each stage ---
+__shared__ u64 stages_full[BATCH_WARPS * BATCH_STAGES];
+
+INLINE u8* stage_at(const Matvec& a, int stage) {
+    return at_byte((int)((threadIdx.x / 32 * a.stages + stage) * a.stage_bytes));
+}
+
+struct Asking {  // what a warp requests next: `left` units of a tile
     const u8* from;
-    int left;
-    u32 bytes, step;        // of a copy; from one job to the next
-    u32 to, stride, count;  // where in the stage; from one copy of a job to the next; how many
+    int left, bytes, piece;
+    MEMBER void begin(int i, int unit, int units) {
+        const Tile g = tile_of_block(i);
+        bytes = g.bytes(), from = g.from + (i64)unit * bytes, left = units;
+    }
 };
-struct Coming {
-    Copies copies;
-    Walk walk;
-    int team, member, round;  // of the warp; the fetch of the rows that it has come to
-};
-__shared__ Coming coming[MOST_WARPS];
-__shared__ Walk walks[MOST_WARPS];  // what a warp multiplies
+__shared__ Walk asked[BATCH_WARPS];  // the job of that
 
-// Of `jobs` jobs in a row every how many-th is this warp's, from the first one on.
-INLINE int jobs_left(int jobs) {
-    if (jobs <= 0) return 0;
-    return work.members == 1 ? jobs : (int)((u32)(jobs + work.members - 1) / (u32)work.members);
-}
 template <typename Form>
-INLINE void request_walk(Coming& c, u8* to, u64* full) {
-    Walk w = c.walk;
-    int left = 0, team = c.team;
-    if (!w.over()) {
-        const Segment& g = *segments_at(w.tile);
-        int units = min(work.slice, work.units - w.begin), at = Form::SPAN * w.span, bytes = g.bytes();
-        request(g, w.begin + at, min(Form::SPAN, units - at), to, full);
-        w.span += work.members;
-        bool whole = g.count() == TILE_OUTPUTS;
-        if (whole || g.apart() == 0) left = jobs_left(units / Form::SPAN - w.span);
-        u32 first = whole ? 0 : g.first() * g.unit_bytes();
-        c.copies = {g.tile + (i64)(w.begin + Form::SPAN * w.span) * bytes + first, left,
-                    (u32)(whole ? Form::SPAN * bytes : g.count() * g.unit_bytes()),
-                    (u32)(work.members * Form::SPAN * bytes),
-                    first, (u32)bytes, whole ? 1u : Form::SPAN};
-        w.span += left * work.members;
-        forward<Form>(w, team);
-    }
-    c.copies.left = left, c.walk = w;
+INLINE void ask_for(Asking& next, const Walk& at) {
+    int unit = Form::SPAN * at.q;
+    next.left = 0;
+    if (!at.over()) next.begin(at.tile(), unit, min(Form::SPAN, work.units - unit));
 }
-// The next job's weights into a stage; a group of copies even where there is no job, so that they can be counted.
-template <typename Form>
-INLINE void request_next(u8* to, u64* full) {
-    Coming& c = coming[threadIdx.x / 32];
+INLINE void ask_for_piece(Asking& next) {
+    Stretch p = stretch_of(next.piece++);
+    next.left = 0;
+    if (p.tile >= 0) next.begin(p.tile, p.unit, p.end - p.unit);
+}
+// A group of copies even where there is nothing more, so that they can be counted.
+template <typename Form, bool by_runs>
+INLINE void request_next(Asking& next, u8* to, u64* full) {
+    int lane = threadIdx.x % 32;
+    if (next.left) {
 #ifdef HAS_BULK
-    if (threadIdx.x % 32) return;
-    Copies x = c.copies;  // all at once
-    if (x.left == 0) return request_walk<Form>(c, to, full);
-    c.copies.from = x.from + x.step, c.copies.left = x.left - 1;
-    barrier_expect(full, x.count * x.bytes);
-    bulk_copy(to + x.to, x.from, x.bytes, full);
-    if (x.count > 1) bulk_copy(to + x.to + x.stride, x.from + x.stride, x.bytes, full);
+        if (lane == 0) {
+            barrier_expect(full, (u32)next.bytes);
+            bulk_copy_once(to, next.from, (u32)next.bytes, full);
+        }
 #else
-    Walk w = c.walk;
-    if (!w.over()) {
-        int at = Form::SPAN * w.span, units = min(work.slice, work.units - w.begin);
-        request(*segments_at(w.tile), w.begin + at, min(Form::SPAN, units - at), to, full);
-        w.span += work.members;
-        forward<Form>(w, c.team);
+        for (int i = 16 * lane; i < next.bytes; i += 512) copy16(to + i, next.from + i);
+#endif
+        next.from += next.bytes, next.left--;
+        if (next.left == 0 && by_runs) {
+            ask_for_piece(next);
+        } else if (next.left == 0) {
+            Walk at = asked[threadIdx.x / 32];
+            at.forward(blockDim.x / 32 - 1);
+            ask_for<Form>(next, at);
+            __syncwarp();
+            if (lane == 0) asked[threadIdx.x / 32] = at;
+            __syncwarp();
+        }
     }
+#ifndef HAS_BULK
     copy_commit();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) c.walk = w;
+#endif
+}
+INLINE void await_stage(u64* full, u32 phase, int stages) {
+#ifdef HAS_BULK
+    barrier_wait(full, phase);
+#else
+    if (stages == 1) copy_wait<0>();
+    else if (stages == 2) copy_wait<1>();
+    else if (stages == 3) copy_wait<2>();
+    else copy_wait<3>();
     __syncwarp();
 #endif
 }
@@ -538,13 +610,13 @@ INLINE void report_tile(const Matvec& a, const Part& part, const float (&v)[4], 
 // A tile's outputs, four of a lane at a time, so that they do not wait for each other; `gate`: the chain of the gate's
 // tile.
 template <typename Form>
-INLINE void write_tile(const Matvec& a, const Segment& g, float (&total)[8], const float* gate) {
+INLINE void write_tile(const Matvec& a, const Tile& g, float (&total)[8], const float* gate) {
     const Part& part = a.parts[g.part()];
-    bool gated = work.each == 2, own[2];
+    bool gated = is_gated(a), own[2];
     int row = own_row<Form>(), outputs = part.outputs, n = work.rows_there;
     float* out = (gated ? a.out : part.out) + g.output + row;
 #pragma unroll
-    for (int h = 0; h < 2; h++) own[h] = (u32)(row + 8 * h - g.first()) < (u32)g.count();
+    for (int h = 0; h < 2; h++) own[h] = g.output + row + 8 * h < outputs;
 #pragma unroll 1
     for (int half = 0; half < 2; half++) {
         float v[4], made[4], other[4] = {};
@@ -583,8 +655,8 @@ INLINE void write_tile(const Matvec& a, const Segment& g, float (&total)[8], con
 }
 
 // --- the rows ---
-// Full: the rows' slice is there. Empty: all warps are through with it. Turns: the chain has come to this warp.
-__shared__ u64 rows_full[COPIES], rows_empty[COPIES], turns[MOST_WARPS];
+// Full: a slice of the rows is there. Empty: all warps are through with it.
+__shared__ u64 rows_full[COPIES], rows_empty[COPIES];
 
 // The warp that fetches the rows, a slice at a time.
 template <typename Form>
@@ -595,7 +667,7 @@ INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
     for (int i = 0; i < b.rounds; i++) {
         u64* full = rows_full + i % COPIES;
         int bytes = min(b.slice, b.units - begin) * Form::ROW_BYTES;
-        u8* to = at_byte(b.rows + i % COPIES * 16 * b.pitch);
+        u8* to = at_byte(b.rows + i % COPIES * b.step);
         const u8* from = a.source.codes + (i64)begin * Form::ROW_BYTES;
         if (i >= COPIES) barrier_wait(rows_empty + i % COPIES, (u32)(i / COPIES - 1) & 1);
 #ifdef HAS_BULK
@@ -620,99 +692,140 @@ INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
     for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
 }
 // A warp goes on to a later fetch: all of them pass all of them, whether they have a job there or not.
-INLINE void go_to_round(int to) {
-    int& kept = coming[threadIdx.x / 32].round;
-    bool first = threadIdx.x % 32 == 0;
+INLINE void go_to_round(int& there, int to) {
 #pragma unroll 1
-    for (int round = kept; round < to;) {
+    while (there < to) {
         __syncwarp();  // all lanes have seen this round's barrier before another one can end
-        if (round >= 0 && first) barrier_arrive(rows_empty + round % COPIES);
-        round++;
-        barrier_wait(rows_full + round % COPIES, (u32)(round / COPIES) & 1);
+        if (there >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + there % COPIES);
+        there++;
+        barrier_wait(rows_full + there % COPIES, (u32)(there / COPIES) & 1);
     }
-    __syncwarp();
-    if (first) kept = to;
-}
-INLINE void hand_on() {  // to the next warp of the team
-    int warp = threadIdx.x / 32, member = coming[warp].member;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(turns + (member + 1 == work.members ? warp - member : warp + 1));
 }
 
-// Of a tile in a slice of the rows the jobs of one warp. Alone it continues the chain unit by unit; among others it
-// waits with a job's terms until the chain has come to it.
-template <typename Form, bool alone>
-INLINE void multiply(const Matvec& a, u8* ring) {
-    int warp = threadIdx.x / 32, members = alone ? 1 : work.members, stage = 0;
-    u64* full = ring_full + warp * MOST_STAGES;
-    u32 phase = 0;  // bit 0: of the ring; bit 1: of this warp's turns
-    Walk& at = walks[warp];
-    const Coming& mine = coming[warp];
+// The run of one warp. It is a tile long at least, so the totals that it goes on with at its end are there by then.
+template <typename Form>
+INLINE void multiply_run(const Matvec& a, Asking& next) {
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, there = -1, until = 0;
+    u64* full = stages_full + warp * BATCH_STAGES;
+    u32 phase = 0;
+    bool gated = is_gated(a);
+    float total[8];
+#pragma unroll 1
+    for (int i = 0;; i++) {
+        Stretch p = stretch_of(i);
+        if (p.tile < 0) break;
+        const Tile& g = tile_of_block(p.tile);
+        int format = g.format();
+        auto rows = rows_at(Form(), at_byte(work.rows), work.pitch);
+        rows.next(p.unit);
+        const float* scales = scales_at<Form>(p.unit);
+        if (p.unit) {
+            Chain* chain = chain_at(gated ? p.tile : warp - 1);
+            count_wait(&chain->done, 1);
+            load_chain(chain->totals, total);
+        } else {
+            for (int k = 0; k < 8; k++) total[k] = 0.0f;
+        }
+#pragma unroll 1
+        for (int unit = p.unit; unit < p.end; unit++) {
+            for (; unit >= until; until += work.slice) go_to_round(there, there + 1);
+            u8* here = stage_at(a, stage);
+            Terms<Form> now;
+            await_stage(full + stage, phase, a.stages);
+            unit_terms(Form(), format, here, rows, now);
+            __syncwarp();
+            request_next<Form, true>(next, here, full + stage);
+            advance(Form(), scales, now, total);
+            rows.next(1), scales += 16 * Form::BLOCKS;
+            if (++stage == a.stages) stage = 0, phase ^= 1;
+        }
+        bool whole = p.end == work.units;
+        if (whole && !gated) {
+            write_tile<Form>(a, g, total, nullptr);
+            continue;
+        }
+        Chain* chain = chain_at(gated ? p.tile : warp);
+        store_chain(chain->totals, total);
+        __syncwarp();
+        if (!whole && threadIdx.x % 32 == 0) count_set(&chain->done, 1);
+    }
+    if (gated) {
+        named_sync(1, 32 * warps);
+        for (int i = 2 * warp; i < work.tiles; i += 2 * warps) {
+            load_chain(chain_at(i + 1)->totals, total);
+            write_tile<Form>(a, tile_of_block(i + 1), total, chain_at(i)->totals);
+        }
+    }
+#ifndef HAS_BULK
+    copy_wait<0>();
+#endif
+}
+
+// The jobs of one warp.
+template <typename Form>
+INLINE void multiply(const Matvec& a, Asking& next) {
+    int warp = threadIdx.x / 32, stage = 0, there = -1, until = -1;
+    u64* full = stages_full + warp * BATCH_STAGES;
+    u32 phase = 0;
+    int rows_from = 0;  // where unit 0 would be, were it in this slice's place
+    Walk at = walk_from(warp);
 #pragma unroll 1
     while (!at.over()) {
-        go_to_round(at.round);
-        const Segment& g = *segments_at(at.tile);
-        bool cut = work.slice < work.units;
-        int format = g.format(), bytes = g.bytes(), units = min(work.slice, work.units - at.begin);
-        int slot = cut ? at.tile - at.first : alone ? mine.team : work.each * mine.team + at.tile % work.each;
-        int jobs = at.end, job = at.span;
-        auto rows = rows_at(Form(), at_byte(work.rows + at.round % COPIES * 16 * work.pitch), work.pitch);
-        rows.next(Form::SPAN * job);
-        const float* scales = (const float*)at_byte(work.scales) + 2 * own_pair();
-        scales += 16 * Form::BLOCKS * (at.begin + Form::SPAN * job);
-        float *chain = (float*)at_byte(work.chains + 1024 * slot), total[8] = {};
-        if (alone && at.begin) load_chain(chain, total);
+        int unit = Form::SPAN * at.q;
+        if (at.q >= until) {  // another slice
+            int slice = 0;
+            for (until = work.span; at.q >= until; until += work.span) slice++;
+            int round = at.pass * work.again + slice;
+            go_to_round(there, round);
+            rows_from = work.rows + round % COPIES * work.step - slice * work.slice * Form::ROW_BYTES;
+        }
+        const Tile& g = tile_of_block(at.tile());
+        int format = g.format(), count = min(Form::SPAN, work.units - unit);
+        auto rows = rows_at(Form(), at_byte(rows_from + unit * Form::ROW_BYTES), work.pitch);
+        Terms<Form> now;
+        float total[8];
+        u32 steps[2] = {};
 #pragma unroll 1
-        for (; job < jobs; job += members) {
-            int count = min(Form::SPAN, units - Form::SPAN * job);
-            u8* here = ring + stage * a.stage_bytes;
-            const u8* tile = here;
-            Terms<Form> now;
-            u32 steps[2] = {};
-            await(full + stage, phase & 1, a.stages);
-#pragma unroll 1
-            for (int k = 0; k < count; k++) {
-                if (Form::SPAN > 1 && k && !alone) hold(now, total, steps);
-                unit_terms(Form(), format, tile, rows, now);
-                if (alone) advance(Form(), scales, now, total), scales += 16 * Form::BLOCKS;
-                tile += bytes, rows.next(1);
-            }
+        for (int k = 0; k < count; k++) {
+            if (Form::SPAN > 1 && k) hold(now, total, steps);
+            u8* here = stage_at(a, stage);
+            await_stage(full + stage, phase, a.stages);
+            unit_terms(Form(), format, here, rows, now);
+            rows.next(1);
             __syncwarp();
-            request_next<Form>(here, full + stage);
+            request_next<Form, false>(next, here, full + stage);
             if (++stage == a.stages) stage = 0, phase ^= 1;
-            if constexpr (alone) continue;
-            rows.next((members - 1) * Form::SPAN);
-            Terms<Form> before;
-            hold(total, steps, before);
-            barrier_wait(turns + warp, phase >> 1), phase ^= 2;
-            if (job || at.begin) {
-                load_chain(chain, total);
-            } else {
-                for (int k = 0; k < 8; k++) total[k] = 0.0f;
-            }
-            if (Form::SPAN > 1 && count > 1) advance(Form(), scales, before, total);
-            advance(Form(), scales + 16 * Form::BLOCKS * (count - 1), now, total);
-            scales += 16 * Form::BLOCKS * Form::SPAN * members;
-            if (job + 1 < jobs || !at.writes()) store_chain(chain, total);
-            if (job + 1 < jobs || !at.writes() || work.each == 1) hand_on();
         }
-        bool done = alone || job - work.members + 1 == jobs;  // the slice's last job
-        if (done && at.writes()) {
-            write_tile<Form>(a, *segments_at(at.tile), total, alone && work.slice >= work.units ? chain : chain - 256);
-            if (!alone && work.each == 2) hand_on();  // the gate's totals have been read
-        } else if (alone) {
-            store_chain(chain, total);
+        Terms<Form> before;
+        hold(total, steps, before);
+
+        // Of a gate's tile the totals stay, until those of the other tile are written out.
+        bool gated = is_gated(a), kept = gated && at.t % 2 == 0, last = at.q + 1 == work.jobs;
+        Chain* chain = chain_at(at.t);
+        u32 job = (u32)(at.pass * work.jobs + at.q);
+        const float* scales = scales_at<Form>(unit);
+        count_wait(&chain->done, job);
+        if (at.q) {
+            load_chain(chain->totals, total);
+        } else {
+            if (kept) count_wait(&chain[1].done, job);
+            for (int k = 0; k < 8; k++) total[k] = 0.0f;
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
-            Walk w = at;
-            w.span = job;
-            forward<Form>(w, mine.team);
-            at = w;
+        if (Form::SPAN > 1 && count > 1) advance(Form(), scales, before, total), scales += 16 * Form::BLOCKS;
+        advance(Form(), scales, now, total);
+        if (last && !kept) {
+            if (gated) count_wait(&chain[-1].done, job + 1);
+            write_tile<Form>(a, g, total, chain[-1].totals);
+        } else {
+            store_chain(chain->totals, total);
         }
         __syncwarp();
+        if (threadIdx.x % 32 == 0) count_set(&chain->done, job + 1);
+        int pass = at.pass;
+        at.forward(blockDim.x / 32 - 1);
+        if (at.pass != pass) until = -1;
     }
-    go_to_round(work.rounds - 1);
+    go_to_round(there, work.rounds - 1);
 #ifndef HAS_BULK
     copy_wait<0>();
 #endif
@@ -720,19 +833,14 @@ INLINE void multiply(const Matvec& a, u8* ring) {
 
 template <typename Form>
 INLINE void batch(const Matvec& a) {
-    SHARED_BYTES(shared);
-    __shared__ Shares shares;
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
-    make_shares(a, shares);
-    if (warp && threadIdx.x % 32 == 0) {  // the first warp has enough to do
-        if (warp == 1) know_places<Form>(a, warps);
-        for (int i = 0; i < a.stages; i++) barrier_init(ring_full + (warp - 1) * MOST_STAGES + i, 1);
-        barrier_init(turns + warp - 1, 1);
+    if (warp == 0) {
+        know_work<Form>(a, warps);
+    } else if (threadIdx.x % 32 == 0) {
+#pragma unroll 1
+        for (int i = 0; i < a.stages; i++) barrier_init(stages_full + (warp - 1) * BATCH_STAGES + i, 1);
     }
-    __syncthreads();
-    Batch b = know_tiles(a, shares, warps);
-    make_segments(a, shares, b.units, (Segment*)(shared + b.segments));
     if (warp == warps && threadIdx.x % 32 < COPIES) {
         int i = threadIdx.x % 32;
 #ifdef HAS_BULK
@@ -740,44 +848,46 @@ INLINE void batch(const Matvec& a) {
 #else
         barrier_init(rows_full + i, 32);
 #endif
-        barrier_init(rows_empty + i, b.teams * b.members);
+        barrier_init(rows_empty + i, warps);
     }
 #ifdef HAS_BULK
     barrier_fence();
 #endif
     __syncthreads();
     if (warp == warps) {
-        touch(a);
         int n = min(*a.count, 16);
+        touch(a);
         if (threadIdx.x % 32 == 0) work.rows_there = n;
         previous_kernel_done();
         if (blockIdx.x == 0 && threadIdx.x % 32 == 0) *a.made = 0;
-        return fetch_slices<Form>(a, b, n);
+        return fetch_slices<Form>(a, work, n);
     }
-    int team = few_times(warp, b.members), member = warp - team * b.members;
-    u8* ring = shared + warp * a.stages * a.stage_bytes;
-    if (team < b.teams) {
-        Walk w = {member, 0, b.each * team, 0, 0, 0};
-        settle<Form>(w, team);
-        forward<Form>(w, team);
-        if (threadIdx.x % 32 == 0) {
-            coming[warp].team = team, coming[warp].member = member;
-            coming[warp].round = -1, coming[warp].copies.left = 0;
-            coming[warp].walk = walks[warp] = w;
-            if (member == 0) barrier_arrive(turns + warp);
-        }
+    Asking next;
+    next.piece = 0;
+    bool by_runs = work.runs;
+    if (by_runs) {
+        if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
         __syncwarp();
+        ask_for_piece(next);
+    } else {
+        Walk first = walk_from(warp);
+        ask_for<Form>(next, first);
+        if (threadIdx.x % 32 == 0) asked[warp] = first;
+        __syncwarp();
+    }
 #pragma unroll 1
-        for (int i = 0; i < a.stages; i++)
-            request_next<Form>(ring + i * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
+    for (int i = 0; i < a.stages; i++) {
+        u8* here = stage_at(a, i);
+        u64* full = stages_full + warp * BATCH_STAGES + i;
+        if (by_runs) request_next<Form, true>(next, here, full);
+        else request_next<Form, false>(next, here, full);
     }
     touch(a);
     previous_kernel_done();
-    fetch_scales(a.source.scales, (float*)(shared + b.scales), b.blocks, warps);
+    fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, warps);
     named_sync(1, 32 * warps);
-    if (team >= b.teams) return;
-    if (b.members == 1) multiply<Form, true>(a, ring);
-    else multiply<Form, false>(a, ring);
+    if (by_runs) multiply_run<Form>(a, next);
+    else multiply<Form>(a, next);
 }
 
 #if __CUDA_ARCH__ == 900

@@ -108,14 +108,17 @@ INLINE float taken(u32* from) {
     return __uint_as_float(~word);
 }
 
-// A word of shared memory that says how much of what was written before can be read; until it is `least`.
-INLINE void count_up(u32* word, u32 by) {
-    ASM("red.release.cta.shared.add.u32 [%0], %1;" ::"r"(shared_address(word)), "r"(by) : "memory");
+// A count in shared memory by which warps of a block tell others how far they are.
+INLINE void count_set(u32* count, u32 to) {
+    ASM("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(count)), "r"(to) : "memory");
 }
-INLINE void wait_until(const u32* word, u32 least) {
+INLINE void count_add(u32* count, u32 more) {
+    ASM("red.release.cta.shared.add.u32 [%0], %1;" ::"r"(shared_address(count)), "r"(more) : "memory");
+}
+INLINE void count_wait(const u32* count, u32 least) {
     u32 now;
-    do ASM("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(now) : "r"(shared_address(word)) : "memory");
-    while (now < least);
+    do ASM("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(now) : "r"(shared_address(count)) : "memory");
+    while ((int)(now - least) < 0);
 }
 
 // Barriers in shared memory: a phase ends when `count` arrivals (and the bytes expected) have come.

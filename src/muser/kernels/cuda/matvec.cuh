@@ -335,7 +335,7 @@ INLINE void walk_piece(const Matvec& a, const Line& line, const Layout& l, int i
     float *out = gated ? a.out : part.out, v = 0.0f;
     out += (i64)r * part.outputs + g.output + row;
     if (owned && g.first > 0) v = taken(handed + (i64)begun_by(a, g, line) * ROWS * 2 * TILE_OUTPUTS);
-    wait_until(laid_down + slot, complete);
+    count_wait(laid_down + slot, complete);
     if (owned) v = walk(Form(), l.terms + r * l.window + ((slot * line.each + sub) * TILE_OUTPUTS + row) * l.pitch,
                         l.scales + r * l.blocks, g.first, g.end, v);
     if (g.end < line.units) {
@@ -364,7 +364,7 @@ INLINE void walk_pieces(const Matvec& a, const Line& line, const Layout& l, int 
         walk_piece<Form, ROWS>(a, line, l, (int)i, (int)slot, (turn + 1) * (u32)line.chunks,
                                (int)(own % (u32)walks) * (line.each == 2 ? 1 : 2), n);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) count_up(walked + slot, 1);
+        if (threadIdx.x % 32 == 0) count_add(walked + slot, 1);
     }
 }
 
@@ -429,7 +429,7 @@ struct Stream {
             int left = min(SPAN, g.end - unit);
             u64* full = ring_full + warp * MOST_STAGES + stage;
             u8* here = l.ring + (warp * a.stages + stage) * a.stage_bytes;
-            if (turn) wait_until(walked + slot, turn * (u32)walks);
+            if (turn) count_wait(walked + slot, turn * (u32)walks);
             await(full, phase, a.stages);
             if (half < left)
                 unit_terms<ROWS>(Form(), g.format(), (const uint4*)(here + half * g.bytes() + row * g.unit_bytes()),
@@ -441,7 +441,7 @@ struct Stream {
             __syncwarp();
             ask(line, l, here, full);
             int missing = unit == g.first ? line.spans - (int)((u32)(g.end - g.first + SPAN - 1) / SPAN) : 0;
-            if (lane == 0) count_up(laid_down + slot, (u32)(1 + missing));
+            if (lane == 0) count_add(laid_down + slot, (u32)(1 + missing));
             int piece = at.piece;
             forward(line, at);
             move_slot(a, at.piece - piece);
