@@ -73,6 +73,7 @@ _REGISTERS = {
     ),
     56: (
         "heads",
+        "combine_256",
         "quantise_256",
         "norm_add_norm",
         "norm_tiles_k",
@@ -136,6 +137,7 @@ SHARED = {
     "batch_32": 9216,
     "batch_256": 9216,
     "argmax_parts": 1024,  # what dynamic memory begins at a multiple of
+    "combine_256": 2048,
     "heads": 4096,
     "norm_add_norm": 4096,
     "add_norm": 4096,

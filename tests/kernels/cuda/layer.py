@@ -33,11 +33,14 @@ ATTEND = dict(
     heads=INT, kv_heads=INT, dim=INT, q_bits=INT, capacity=INT, window=INT, places=INT,
 )  # fmt: skip
 Attend = structure("Attend", **ATTEND)
+Combine = structure("Combine", a=Attend, codes=POINTER, scales=POINTER, made=POINTER)
 
 TEXTS = (
     "kv.cuh",
     "attention.cuh",
+    "source.cuh",
     "attention_decode.cuh",
+    "attention_few.cuh",
     "attention_prefill.cuh",
     "attention_wide.cuh",
 )
@@ -120,7 +123,10 @@ class Layer:
         return whole if self.window is None else min(whole, (self.window + 126) // 128 + 1)
 
     def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
-        """Rows f32 `[rows, heads * dim]` by `route` "decode", "prefill" or "wide"."""
+        """Rows f32 `[rows, heads * dim]` by `route` "decode", "few", "prefill" or "wide".
+
+        "few" leaves what it quantised as `self.quantised`.
+        """
         _kept, step = self.step(positions, slots)
         rows, parts = len(q) + spare, -(-self.dim // 32)
         q, out = device(q), poisoned(q.shape, np.float32)
@@ -135,10 +141,13 @@ class Layer:
             **self.sizes(), q_bits=20 - int(self.dim - 1).bit_length(),
             window=self.window or 0, places=self.places(),
         )  # fmt: skip
-        if route == "decode":
+        if route in ("decode", "few"):
             kernel = f"decode_tiles_{self.head}"
             size = bytes_of(self.shim, kernel)
             self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
+        if route == "few":
+            self._combine_few(rows, argument)
+        elif route == "decode":
             grid = (self.heads, rows, parts)
             size = bytes_of(self.shim, "decode_combine")
             self.shim.launch("decode_combine", grid, 128, argument, size, self.seed)
@@ -146,6 +155,15 @@ class Layer:
             self._prefill(route, rows, argument)
         assert self.shim.inexact_sums == 0
         return np.array(out)
+
+    def _combine_few(self, rows, argument):
+        groups = -(-self.heads * self.dim // 256)
+        codes = poisoned((rows, groups, 272), np.uint8)
+        scales, made = poisoned((rows, groups), np.float32), device(np.zeros(1, np.uint32))
+        argument = Combine(argument, address(codes), address(scales), address(made))
+        self.shim.launch("combine_256", (groups, rows), 256, argument, seed=self.seed)
+        assert made[0] == groups * rows
+        self.quantised = np.array(codes), np.array(scales)
 
     def _prefill(self, route, rows, argument):
         ratio, wide = self.heads // self.kv_heads, route == "wide"

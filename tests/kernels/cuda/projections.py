@@ -242,7 +242,7 @@ def shared_bytes(weights, plan, gated):
     terms = {"256": units | 1, "32": 8 * units + 4, "grid": 2 * (units | 1)}[family]
     each = 2 if gated else 1
     pieces = 32 * most_pieces(weights, plan.grid - plan.lasts, gated) * each
-    held = pieces + rows * plan.tiles * each * 64 * terms
+    held = pieces + rows * plan.tiles * each * 64 * terms + (128 if rows > 1 else 0)
     return ring + rows * units * row_bytes + rows * 4 * up(blocks, 4) + held
 
 

@@ -15,6 +15,7 @@ INLINE u32 fma_halves(u32 a, u32 b, u32 c) {
 }
 INLINE u32 signed_byte(u32 w, int i) { return (u32)(int)(i8)(w >> 8 * i); }
 INLINE void previous_kernel_done() { shim::previous_kernel_done(); }
+INLINE void leave_early() { shim::previous_kernel_done(); }
 INLINE void next_kernel_may_start() {}
 template <typename S>
 INLINE void touch(const S&) {}
@@ -41,6 +42,16 @@ INLINE void flag_wait(u32* flag) {  // blocks run one after another
     if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");
 }
 
+INLINE void load_pair_if(u32& a, u32& b, u32 address, bool wanted) {
+    if (!wanted) return;
+    const u32* from = (const u32*)shim::at(address, 8, 8, "load_pair_if");
+    a = from[0], b = from[1];
+}
+INLINE void load_quad_if(u32 (&r)[4], u32 address, bool wanted) {
+    if (!wanted) return;
+    const u32* from = (const u32*)shim::at(address, 16, 16, "load_quad_if");
+    for (int i = 0; i < 4; i++) r[i] = from[i];
+}
 INLINE void count_set(u32* count, u32 to) { *count = to; }
 INLINE void count_add(u32* count, u32 more) { *count += more; }
 INLINE void count_wait(const u32* count, u32 least) {

@@ -84,6 +84,8 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
             first += len(span)
         few = list(range(max(end - 1 - turn % 3, 0), end))
         compare(layer, "decode", q[few], few, spare=turn % 3, blocks=1 + turn * 2)
+        if dim % 32 == 0:
+            compare(layer, "few", q[few], few, spare=turn % 3, blocks=1 + turn * 2)
         many = list(range(max(end - 21, 0), end))
         compare(layer, "prefill", q[many], many, spare=turn)
         if dim <= 128 and shim.architecture == "sm_90a":
@@ -91,6 +93,33 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
     where = np.arange(max(0, 700 - layer.capacity), 700)
     stored = layer.k[0][:, where % layer.capacity].swapaxes(0, 1)
     assert same_bits(stored.view(np.uint16), layer.keys[0, where].view(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv", "dim", "window"), [s for s in SHAPES if s[2] % 32 == 0] + [(7, 1, 32, 400)]
+)
+@pytest.mark.parametrize("gated", [False, True])
+def test_what_few_tiles_make_is_quantised(shim, rng, seed, heads, kv, dim, window, gated):
+    """By one launch, up to its last position; rows beyond the count stay as they are."""
+    layer = Layer(shim, heads, kv, dim, window, context=1024, chunk=128)
+    layer.seed = seed
+    q, k, v = rows_of(rng, 1024, layer)
+    for first in range(0, 1024, 128):
+        span = list(range(first, first + 128))
+        layer.append(k[span], v[span], span, [0] * 128)
+    at = [1023, 5, 512] if window is None else [1023, 1000, 1021]
+    gate = rng.standard_normal(q[at].shape).astype(np.float32) if gated else None
+    compare(layer, "few", q[at], at, gate=gate, spare=1)
+    rows = layer.expected(q[at], at, [0] * 3, gate)
+    codes, scales = layer.quantised
+    expected, steps = oracle.quantise_rows(rows, 256)
+    whole = np.zeros((3, codes.shape[1] * 256), np.int64)
+    whole[:, : rows.shape[1]] = expected.reshape(3, -1)
+    assert np.array_equal(codes[:3, :, :256].view(np.int8).reshape(3, -1), whole)
+    sums = np.ascontiguousarray(codes[:3, :, 256:]).view(np.int16).reshape(3, -1)
+    assert np.array_equal(sums, whole.reshape(3, -1, 32).sum(axis=2))
+    assert same_bits(scales[:3, : steps.shape[1]], steps)
+    assert np.all(codes[3] == 0xFF)
 
 
 @pytest.mark.parametrize("route", ROUTES)

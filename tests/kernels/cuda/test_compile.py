@@ -86,10 +86,15 @@ def test_a_block_of_the_most_threads_finds_its_registers(image):
 
 
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_90a"])
-@pytest.mark.parametrize("small", ["decode_combine", "quantise_256"])
+@pytest.mark.parametrize("small", ["decode_combine", "combine_256", "quantise_256"])
 def test_a_small_kernel_stands_beside_a_projection(images, architecture, small):
     """So the projection begins meanwhile. A scheduler, of four, has 16,384 registers."""
-    threads = {"matvec_256_1": 512, "decode_combine": 128, "quantise_256": 32 * QUANTISE_WARPS}
+    threads = {
+        "matvec_256_1": 512,
+        "decode_combine": 128,
+        "combine_256": 256,
+        "quantise_256": 32 * QUANTISE_WARPS,
+    }
     taken = 0
     for name in ("matvec_256_1", small):
         use = images.unit(architecture, CUDA_KERNELS[name]).uses[name]

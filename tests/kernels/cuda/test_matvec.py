@@ -70,6 +70,36 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     assert int(weight.word[0]) == NO_FAULT
 
 
+@pytest.mark.parametrize("kind", [BlockType.Q4_K, BlockType.Q6_K, BlockType.Q8_0, BlockType.F16])
+@pytest.mark.parametrize("tiles", [1, 2, 5])
+def test_terms_wait_until_those_before_them_have_been_read(shim, kind, tiles, seed):
+    """Of two to four rows, whose chains are walked meanwhile; a thread block owns nine tiles."""
+    width, out = SIZES[kind.elements][1]
+    raw, x, y = data(kind, width, out)
+    weight = p.place(shim, kind, raw, width)
+    for warps, count in ((14 if kind.elements == 256 else 6, 4), (1, 2)):
+        plan = p.Plan(grid=1, warps=warps, stages=2, rows=4, count=count, tiles=tiles, seed=seed)
+        outs, word = p.project(shim, [weight], p.source_of(device(x[:4])), plan)
+        assert same(outs[0][:count], y[:count])
+        assert np.all(outs[0][count:].view(np.uint32) == 0xFFFFFFFF)
+        assert word == NO_FAULT
+
+
+def test_a_gate_whose_terms_wait(shim, seed):
+    width = 768
+    kinds = (BlockType.Q4_K, BlockType.Q5_K)
+    raws = [data(kind, width, 130)[0] for kind in kinds]
+    weights = [p.place(shim, k, raw, width) for k, raw in zip(kinds, raws, strict=True)]
+    x = random_rows(np.random.default_rng(3), 3, width)
+    gate, up = (oracle.project(x, w.kind, w.raw) for w in weights)
+    for grid, warps in ((1, 9), (2, 3)):
+        plan = p.Plan(grid=grid, warps=warps, rows=4, count=3, tiles=2, seed=seed)
+        more = {"epilogue": p.OUT_SILU, "act_entry": 40}
+        outs, word = p.project(shim, weights, p.source_of(device(x)), plan, **more)
+        assert same(outs[0][:3], oracle.gated_act(gate, up, Activation.SILU))
+        assert word == NO_FAULT
+
+
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 def test_weights_in_their_tiles(shim, kind):
     """By the kernels and by NumPy; outputs that pad are zeros."""

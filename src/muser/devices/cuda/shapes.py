@@ -21,6 +21,7 @@ BESIDE = 32 * 1024  # what a projection of one row leaves to a small kernel
 MANY, LAST = 64, 2  # of so many thread blocks the last ones get less
 LATE = 250_000  # bytes that the others are ahead of them
 LEAST_OF_LAST = 0.25  # of a share
+BETWEEN = 128  # bytes of shared memory between terms of several rows
 SLOTS = 32  # of a matvec: pieces whose terms are in shared memory at a time, at most
 
 
@@ -95,10 +96,13 @@ def matvec_shape(
     room = low.shared.card.facts.shared - (BESIDE if rows == 1 else RESERVED) - fixed
     each = rows * 4 * TILE_OUTPUTS * terms * pair
     stage = 2 * max(tile_bytes(layout.type) for layout in layouts)
-    walkers = 1 if rows == 1 else 2
-    most, wanted = 16 - walkers, min(line.pieces, SLOTS)
-    for least in (min(wanted, 4), 1):
-        for warps, stages in ((most, 2), (12, 2), (most, 1), (8, 1), (4, 1), (2, 1), (1, 1)):
+    walkers, enough = (1, 4) if rows == 1 else (2, 2)
+    if rows > 1:
+        fixed, room = fixed + BETWEEN, room - BETWEEN
+    is_new = low.shared.card.facts.capability >= (10, 0)  # its compiler needs registers of a warp more
+    most, wanted = 16 - walkers - (rows > 1 and is_new), min(line.pieces, SLOTS)
+    for least in (min(wanted, enough), 1):
+        for warps, stages in ((most, 2), (12, 2), (10, 2), *((n, 1) for n in (most, 10, 8, 4, 2, 1))):
             ring = warps * stages * stage
             slots = min(wanted, (room - ring) // each)
             if slots >= least:

@@ -393,7 +393,7 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
         if (warp * (ROWS / WARPS) < heads_of(at) && lane < a.dim) will_read(first_query(a, at, warp) + lane);
         will_read(first_steps(a, at, warp, lane));
     }
-    if (at.left <= 0) return;  // and leave the multiprocessor to the next projection
+    if (at.left <= 0) return leave_early();  // the multiprocessor is free for the next projection
     previous_kernel_done();
     Heads<HEAD> heads;
     Query<HEAD> q;

@@ -48,6 +48,8 @@ INLINE void previous_kernel_done() {
     ASM("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+// Of a thread block that has nothing to do and ends before the kernel before it has. Others of its launch wait for that.
+INLINE void leave_early() {}
 INLINE void next_kernel_may_start() {
 #ifdef HAS_BULK
     ASM("griddepcontrol.launch_dependents;");
@@ -77,6 +79,20 @@ INLINE void copy_commit() { ASM("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 INLINE void copy_wait() {  // until at most N groups of this thread are under way
     ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// 16 or 8 bytes of shared memory, or what was there before.
+INLINE void load_quad_if(u32 (&r)[4], u32 address, bool wanted) {
+    ASM("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+        : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
+        : "r"(address), "r"((u32)wanted)
+        : "memory");
+}
+INLINE void load_pair_if(u32& a, u32& b, u32 address, bool wanted) {
+    ASM("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.shared.v2.u32 {%0,%1}, [%2];\n}"
+        : "+r"(a), "+r"(b)
+        : "r"(address), "r"((u32)wanted)
+        : "memory");
 }
 
 // The same number, of which the compiler knows nothing: what follows from it is not kept in registers.

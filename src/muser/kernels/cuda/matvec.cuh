@@ -3,12 +3,12 @@
 // matvec_256_R, matvec_32_R, matvec_grid_R(Matvec), R = 1 (bucket 1), 4 (bucket 4): K-quants, 32-blocks, floats; the
 //     input must be READY
 //     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·(W + WALKERS) ≤ 512
+//     block  32·(W + WALKERS) ≤ 512 (sm_100 on, K-quants, R = 4: 480)
 //     dynamic shared bytes, all of it with unit = 256 elements (grid: 128), U = ceil(K/unit), N blocks a row = U (256,
 //       grid) or 8·U (32), T words of an output's terms = U|1 (256), 8·U + 4 (32), 2·(U|1) (grid), S = a.slots:
 //         W·stages·stage_bytes                the weights under way; stages 1 … 4
 //       + R·U·(272, grid: 256) + R·4·round_up(N, 4)   the quantised rows
-//       + R·S·64·T                            the terms of S pieces; with a gate twice as many
+//       + R·S·64·T (R = 4: + 128)             the terms of S pieces; with a gate twice as many
 //       + 32·P      P pieces of one thread block, with a gate twice as many: at most ceil(M/(U·c)) + 2·parts, M its share of
 //         the line and c the least cost of a part
 //     reads weights before the kernel before has ended; then `source` (see quantise.cuh), *count
@@ -24,6 +24,7 @@
 // A thread block that begins when the row is there already, since its multiprocessor was the last to be free, fetches the
 // row first: behind what fills its rings it would wait for microseconds.
 #pragma once
+#include "fragments.cuh"
 
 constexpr int PARTS = 4, SPAN = 2, MOST_WARPS = 16, MOST_STAGES = 4, MOST_SLOTS = 32;
 template <int ROWS>
@@ -237,7 +238,8 @@ INLINE Layout layout_of(const Matvec& a, u8* shared, int warps) {
     Layout l;
     l.units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
     l.blocks = (l.units * Form::BLOCKS + 3) / 4 * 4;
-    l.pitch = Form::pitch(l.units), l.window = a.slots * (is_gated(a) ? 2 : 1) * TILE_OUTPUTS * l.pitch;
+    l.pitch = Form::pitch(l.units);
+    l.window = a.slots * (is_gated(a) ? 2 : 1) * TILE_OUTPUTS * l.pitch + (ROWS > 1 ? 8 : 0);  // rows meet no bank twice
     l.ring = shared;
     l.codes = shared + warps * a.stages * a.stage_bytes;
     l.scales = (float*)(l.codes + ROWS * l.units * Form::ROW_BYTES);
@@ -289,16 +291,22 @@ INLINE float walk(Grid, const float* terms, const float* scales, int from, int e
 }
 
 // --- in and out ---
+// Quantised rows into shared memory: all loads are under way at once, codes without a register between.
 template <typename Form>
-INLINE void fetch_rows(const Source& s, const Layout& l, int n) {  // quantised rows into shared memory
-    int blocks = Form::UNIT == GRID_BLOCK ? l.units : l.units * Form::BLOCKS, pieces = n * l.units * (Form::ROW_BYTES / 16);
-    const uint4* from = (const uint4*)s.codes;
-    uint4* to = (uint4*)l.codes;
+INLINE void fetch_rows(const Source& s, const Layout& l, int n) {
+    int each = Form::UNIT == GRID_BLOCK ? l.units : l.units * Form::BLOCKS;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < pieces; i += blockDim.x) to[i] = from[i];
-#pragma unroll 1
-    for (int r = 0; r < n; r++)
-        for (int i = threadIdx.x; i < blocks; i += blockDim.x) l.scales[r * l.blocks + i] = s.scales[(i64)r * blocks + i];
+    for (int i = threadIdx.x; i < n * l.units * (Form::ROW_BYTES / 16); i += blockDim.x)
+        copy16(l.codes + 16 * i, s.codes + 16 * (i64)i);
+    copy_commit();
+#pragma unroll 2
+    for (int i = threadIdx.x; i < n * each; i += blockDim.x) {
+        int r = (i >= each) + (i >= 2 * each) + (i >= 3 * each);
+        l.scales[i + r * (l.blocks - each)] = s.scales[i];
+    }
+#ifndef HAS_BULK
+    copy_wait<0>();  // the ring's copies are counted too
+#endif
 }
 INLINE float activated(float gate, int epilogue) { return epilogue == OUT_SILU ? silu1(gate) : gelu1(gate); }
 
@@ -351,18 +359,24 @@ INLINE void walk_piece(const Matvec& a, const Line& line, const Layout& l, int i
     if (there) *out = v;
 }
 
+// Of one piece: a row each, or without a gate two.
+template <int ROWS>
+INLINE u32 walks_of(const Line& line) {
+    return ROWS == 1 ? 1 : ROWS / 2 * (u32)line.each;
+}
 // What a warp does that has nothing to multiply: one walk after another, in order.
 template <typename Form, int ROWS>
-INLINE void walk_pieces(const Matvec& a, const Line& line, const Layout& l, int walks, int n) {
+INLINE void walk_pieces(const Matvec& a, const Line& line, const Layout& l, int n) {
+    u32 walks = walks_of<ROWS>(line);
 #pragma unroll 1
     while (true) {
         u32 own = 0;
         if (threadIdx.x % 32 == 0) own = atomicAdd(&claimed, 1u);
         own = __shfl_sync(~0u, own, 0);
-        u32 i = own / (u32)walks, turn = i / (u32)a.slots, slot = i % (u32)a.slots;
+        u32 i = own / walks, turn = i / (u32)a.slots, slot = i % (u32)a.slots;
         if (i >= (u32)line.pieces) return;
         walk_piece<Form, ROWS>(a, line, l, (int)i, (int)slot, (turn + 1) * (u32)line.chunks,
-                               (int)(own % (u32)walks) * (line.each == 2 ? 1 : 2), n);
+                               (int)(own % walks) * (line.each == 2 ? 1 : 2), n);
         __syncwarp();
         if (threadIdx.x % 32 == 0) count_add(walked + slot, 1);
     }
@@ -375,6 +389,7 @@ struct ChunkAt {
 // Chunks of one warp, in order.
 template <typename Form, int ROWS>
 struct Stream {
+    static constexpr bool BY_WARP = ROWS > 1 && Form::UNIT == GROUP && Form::BLOCKS == 1;
     ChunkAt at, next, step;  // to be multiplied; to be requested; from one to the next
     int stage, slot;  // of `at`
     u32 phase, turn;  // how often all slots were used before
@@ -382,6 +397,10 @@ struct Stream {
     MEMBER void forward(const Line& line, ChunkAt& spot) {
         spot.piece += step.piece, spot.span += step.span;
         if (spot.span >= line.chunks) spot.span -= line.chunks, spot.piece++;
+    }
+    MEMBER u64* full_at(int warp, int i) const { return ring_full + warp * MOST_STAGES + i; }
+    MEMBER u8* ring_at(const Matvec& a, const Layout& l, int warp, int i) const {
+        return l.ring + (warp * a.stages + i) * a.stage_bytes;
     }
     // Whether there is such a chunk, and where.
     MEMBER bool find(const Line& line, const Layout& l, const ChunkAt& spot, int& index, int& unit) {
@@ -419,29 +438,44 @@ struct Stream {
         move_slot(a, at.piece);
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++)
-            ask(line, l, l.ring + (warp * a.stages + i) * a.stage_bytes, ring_full + warp * MOST_STAGES + i);
+            ask(line, l, ring_at(a, l, warp, i), full_at(warp, i));
     }
-    MEMBER void run(const Matvec& a, const Line& line, const Layout& l, int warp, int walks) {
-        int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16, index, unit;
+    // Terms of one or two units that stand at `tile`, from unit `unit` on. K-quants and four rows: by the warp, on matrix units.
+    // Else a lane does one output's unit: of one row that takes no more instructions.
+    MEMBER void multiply(const Layout& l, const Piece& g, const u8* tile, int unit, int left, float* to, RowCodes& b) {
+        if constexpr (BY_WARP) {
+            UnitRows rows = {l.codes + unit * Form::ROW_BYTES, l.units * Form::ROW_BYTES};
+            if (g.format() == Q4_K) chunk_terms<Q4_K>(tile, rows, b, left, to, l.pitch, l.window);
+            else if (g.format() == Q5_K) chunk_terms<Q5_K>(tile, rows, b, left, to, l.pitch, l.window);
+            else chunk_terms<Q6_K>(tile, rows, b, left, to, l.pitch, l.window);
+        } else {
+            int row = threadIdx.x % 16, half = threadIdx.x % 32 / 16;
+            tile += half * g.bytes();
+            if (half < left)
+                unit_terms<ROWS>(Form(), g.format(), (const uint4*)(tile + row * g.unit_bytes()),
+                                 tile + TILE_OUTPUTS * g.unit_bytes(), row,
+                                 (const uint4*)(l.codes + (unit + half) * Form::ROW_BYTES), l.units * Form::ROW_BYTES / 16,
+                                 to + row * l.pitch + half * Form::WORDS, l.window);
+        }
+    }
+    MEMBER void run(const Matvec& a, const Line& line, const Layout& l, int warp, int n) {
+        int index, unit;
+        RowCodes codes;
+        if (BY_WARP) codes.begin(n);
 #pragma unroll 1
         while (find(line, l, at, index, unit)) {
             const Piece& g = l.pieces[index];
             int left = min(SPAN, g.end - unit);
-            u64* full = ring_full + warp * MOST_STAGES + stage;
-            u8* here = l.ring + (warp * a.stages + stage) * a.stage_bytes;
-            if (turn) count_wait(walked + slot, turn * (u32)walks);
-            await(full, phase, a.stages);
-            if (half < left)
-                unit_terms<ROWS>(Form(), g.format(), (const uint4*)(here + half * g.bytes() + row * g.unit_bytes()),
-                                 here + half * g.bytes() + TILE_OUTPUTS * g.unit_bytes(), row,
-                                 (const uint4*)(l.codes + (unit + half) * Form::ROW_BYTES), l.units * Form::ROW_BYTES / 16,
-                                 l.terms + ((slot * line.each + (at.span & line.each - 1)) * TILE_OUTPUTS + row) * l.pitch +
-                                     (unit + half) * Form::WORDS,
-                                 l.window);
+            if (turn) count_wait(walked + slot, turn * walks_of<ROWS>(line));
+            await(full_at(warp, stage), phase, a.stages);
+            multiply(l, g, ring_at(a, l, warp, stage), unit, left,
+                     l.terms + (slot * line.each + (at.span & line.each - 1)) * TILE_OUTPUTS * l.pitch + unit * Form::WORDS,
+                     codes);
             __syncwarp();
-            ask(line, l, here, full);
+            int same = (int)unknown(threadIdx.x) / 32;  // in no register meanwhile
+            ask(line, l, ring_at(a, l, same, stage), full_at(same, stage));
             int missing = unit == g.first ? line.spans - (int)((u32)(g.end - g.first + SPAN - 1) / SPAN) : 0;
-            if (lane == 0) count_add(laid_down + slot, (u32)(1 + missing));
+            if (threadIdx.x % 32 == 0) count_add(laid_down + slot, (u32)(1 + missing));
             int piece = at.piece;
             forward(line, at);
             move_slot(a, at.piece - piece);
@@ -482,10 +516,12 @@ INLINE void matvec(const Matvec& a) {
         previous_kernel_done();
         fetch_rows<Form>(a.source, l, ROWS == 1 ? 1 : n);
     }
+#ifdef HAS_BULK
+    copy_wait<0>();
+#endif
     __syncthreads();
-    int walks = line.each == 2 ? ROWS : (ROWS + 1) / 2;
-    if (warp < warps) stream.run(a, line, l, warp, walks);
-    walk_pieces<Form, ROWS>(a, line, l, walks, there);
+    if (warp < warps) stream.run(a, line, l, warp, there);
+    walk_pieces<Form, ROWS>(a, line, l, there);
     if (blockIdx.x == 0 && threadIdx.x == 0) *a.made = 0;
 #ifndef HAS_BULK
     copy_wait<0>();
