@@ -99,8 +99,9 @@ def matvec_shape(
     walkers, enough = (1, 4) if rows == 1 else (2, 2)
     if rows > 1:
         fixed, room = fixed + BETWEEN, room - BETWEEN
-    is_new = low.shared.card.facts.capability >= (10, 0)  # its compiler needs registers of a warp more
-    most, wanted = 16 - walkers - (rows > 1 and is_new), min(line.pieces, SLOTS)
+    is_new = low.shared.card.facts.capability >= (10, 0)  # whose compiler needs registers of two warps more
+    most = 16 - walkers - 2 * (rows > 1 and is_new)
+    wanted = min(line.pieces, SLOTS)
     for least in (min(wanted, enough), 1):
         for warps, stages in ((most, 2), (12, 2), (10, 2), *((n, 1) for n in (most, 10, 8, 4, 2, 1))):
             ring = warps * stages * stage

@@ -3,7 +3,7 @@
 // matvec_256_R, matvec_32_R, matvec_grid_R(Matvec), R = 1 (bucket 1), 4 (bucket 4): K-quants, 32-blocks, floats; the
 //     input must be READY
 //     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·(W + WALKERS) ≤ 512 (sm_100 on, K-quants, R = 4: 480)
+//     block  32·(W + WALKERS) ≤ 512 (sm_100 on, K-quants, R = 4: 448)
 //     dynamic shared bytes, all of it with unit = 256 elements (grid: 128), U = ceil(K/unit), N blocks a row = U (256,
 //       grid) or 8·U (32), T words of an output's terms = U|1 (256), 8·U + 4 (32), 2·(U|1) (grid), S = a.slots:
 //         W·stages·stage_bytes                the weights under way; stages 1 … 4
