@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 from muser.devices.device import Limits, Step
 from muser.errors import LimitError
 
+FEW = 32
+
 
 def check_step(step: Step, limits: Limits, vocabulary: int) -> None:
     """Raises `LimitError`; the engine has refused such requests before."""
@@ -28,13 +30,26 @@ def check_step(step: Step, limits: Limits, vocabulary: int) -> None:
             raise LimitError(
                 f"A step has {len(values)} {name} for {count} rows.", "Give one for each row."
             )
-        if len(values) and not (values.min() >= 0 and values.max() < bound):
+        if not len(values):
+            continue
+        least, most = _reach(values)
+        if not (least >= 0 and most < bound):
             raise LimitError(
-                f"A step's {name} reach from {values.min()} to {values.max()}.",
+                f"A step's {name} reach from {least} to {most}.",
                 f"They must lie in 0 to {bound - 1}.",
             )
     if len(step.outputs) > 1 and bool(np.any(np.diff(step.outputs) <= 0)):
         raise LimitError("A step's outputs do not ascend.", "Name each row once, in order.")
+
+
+def _reach(values: NDArray[np.int32]) -> tuple[int, int]:
+    """The least and the largest. Of few Python finds them in a fifth of the time that NumPy takes,
+    and a step of one row waits for it.
+    """
+    if len(values) <= FEW:
+        some = values.tolist()
+        return min(some), max(some)
+    return int(values.min()), int(values.max())
 
 
 def first_tokens(logits: NDArray[np.float32]) -> NDArray[np.int32]:

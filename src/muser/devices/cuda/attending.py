@@ -119,8 +119,8 @@ def _decode(
 def combine_quantised(
     low: Lowering, row: Address, codes: Address, scales: Address, made: Address
 ) -> bool:
-    """Lets the chain over few tiles, if that was the last launch and made `row`, quantise it too, in
-    blocks of 256. Whether it does.
+    """Lets the chain over few tiles, if that was the last launch and made `row`, quantise it in
+    blocks of 256, too. Whether it does.
     """
     if not low.is_short or not low.launches:
         return False

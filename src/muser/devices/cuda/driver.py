@@ -21,8 +21,6 @@ PLENTY = 48 * 1024  # bytes of shared memory that need no permission
 OUT_OF_MEMORY = 2
 LOST = frozenset({46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 999})
 """Driver results after which a context answers nothing any more (cuda.h, `CUresult`)."""
-ALL_SHARED = True
-
 
 
 def driver_module() -> ModuleType:
@@ -164,9 +162,9 @@ class DriverLibrary:
         if shared > PLENTY:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._api.call(driver.cuFuncSetAttribute(function, limit, shared))
-        if ALL_SHARED:
-            a = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-            self._api.call(driver.cuFuncSetAttribute(function, a, 100))
+        # A multiprocessor has to be empty to rearrange its memory: all kernels want it alike.
+        carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        self._api.call(driver.cuFuncSetAttribute(function, carveout, 100))
         return function
 
     def size(self, symbol: str) -> int:

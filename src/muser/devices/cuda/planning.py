@@ -25,7 +25,7 @@ def plan_of(
     )
     tables = sum(padded(F32 * limits.context * rope.rotated) for rope in graph.ropes.values())
     blocks = (rows for counts in block_rows(limits) for rows in counts.values())
-    step = sum(padded(size) for rows in blocks for size in block_bytes(rows))
+    step = sum(padded(block_bytes(rows)) for rows in blocks)
     return Plan(
         {
             "weights": weight_bytes(graph, weights),

@@ -32,7 +32,6 @@ from muser.graph.arithmetic import GRID_BLOCK
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 SHORT = 24 << 20  # bytes of weights
 PAUSE = 1000  # nanoseconds
-OUT_LAST, OUT_PAUSE, OUT_PACE = 2, 1000, 0
 COUNTS = 8  # bytes: two words
 MATVEC_ROWS = 4  # the most of `matvec.cuh`
 ROW_THREADS, HELD = 256, 32  # of a block that makes a row; groups that it holds in registers
@@ -153,12 +152,9 @@ def _matvec(
         name = f"matvec_{FORMS[block]}_{rows}"
         args.slots, args.by_units = shape.tiles, inverse(layouts[0].groups)
         (args.handed,) = low.shared.rooms(handed_room(low.processors))
-        last = share_of_last(line.grid, size) if size > SHORT else None
-        if size <= SHORT and source.kind == PLAIN and OUT_LAST:
-            last, args.pause, args.pace = 0, OUT_PAUSE, OUT_PACE
-        args.split = split(line.grid, line.total, last)
+        args.split = split(line.grid, line.total, _last_share(line.grid, size, source.kind))
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
-    if source.kind != PLAIN and follows_short:
+    if follows_short if source.kind != PLAIN else not is_batch and size <= SHORT:
         args.pause = PAUSE
     low.launch(
         name,
@@ -169,6 +165,15 @@ def _matvec(
         served=types_of(members),
         tensors=tuple(member.placed.name for member in members),
     )
+
+
+def _last_share(grid: int, size: int, kind: int) -> float | None:
+    """Of the thread blocks that begin last: `split`. Behind attention, whose tiles hold some
+    multiprocessors until everything is there, nothing.
+    """
+    if size > SHORT:
+        return share_of_last(grid, size)
+    return 0.0 if kind == PLAIN else None
 
 
 def _follows_short(low: Lowering) -> bool:

@@ -18,7 +18,7 @@ CODES_BYTES = 272  # of 256 elements of a quantised row
 PIECE = 16  # bytes of the smallest copy
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a small kernel
-MANY, LAST = 64, 2  # of so many thread blocks the last ones get less
+MANY, LAST = 64, 2  # of so many thread blocks the last ones may begin late and get less
 LATE = 250_000  # bytes that the others are ahead of them
 LEAST_OF_LAST = 0.25  # of a share
 BETWEEN = 128  # bytes of shared memory between terms of several rows
@@ -31,12 +31,12 @@ def inverse(divisor: int) -> int:
 
 
 def share_of_last(grid: int, size: int) -> float:
-    """Of a projection of `size` bytes."""
+    """Of a projection of `size` bytes: they begin late, and end with the others."""
     return max(LEAST_OF_LAST, 1 - LATE * grid / max(1, size))
 
 
 def split(grid: int, total: int, last_share: float | None = None) -> Split:
-    """`total` among thread blocks. The last of many may begin late: what part of a share they get."""
+    """`total` among thread blocks; the last of many get `last_share` of a share."""
     last = LAST if last_share is not None and grid >= MANY else 0
     each = int(total * (last_share or 0) / grid)
     full = grid - last
@@ -45,7 +45,7 @@ def split(grid: int, total: int, last_share: float | None = None) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A launch of `matvec.cuh` or `batch.cuh`, by the words of their texts; `tiles`: slots, pass."""
+    """A launch of `matvec.cuh` or `batch.cuh`; `tiles`: slots of the one, a pass of the other."""
 
     grid: int
     threads: int
@@ -58,7 +58,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What thread blocks of `matvec.cuh` share out; `pieces`: the most of one, with a gate pairs."""
+    """What thread blocks of `matvec.cuh` share out, and the most pieces, or pairs, of one."""
 
     grid: int
     total: int
@@ -99,11 +99,13 @@ def matvec_shape(
     walkers, enough = (1, 4) if rows == 1 else (2, 2)
     if rows > 1:
         fixed, room = fixed + BETWEEN, room - BETWEEN
-    is_new = low.shared.card.facts.capability >= (10, 0)  # whose compiler needs registers of two warps more
-    most = 16 - walkers - 2 * (rows > 1 and is_new)
+    is_new = low.shared.card.facts.capability >= (10, 0)  # whose compiler needs more registers
+    most = 16 - walkers - 4 * (rows > 1 and is_new)
+    many = [(warps, 2) for warps in (most, 12, 10) if warps <= most]
+    rings = (*many, *((warps, 1) for warps in (most, 10, 8, 4, 2, 1)))
     wanted = min(line.pieces, SLOTS)
     for least in (min(wanted, enough), 1):
-        for warps, stages in ((most, 2), (12, 2), (10, 2), *((n, 1) for n in (most, 10, 8, 4, 2, 1))):
+        for warps, stages in rings:
             ring = warps * stages * stage
             slots = min(wanted, (room - ring) // each)
             if slots >= least:
@@ -141,7 +143,7 @@ STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
 WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
 STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
-UNDER_WAY = 40 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
+UNDER_WAY = 32 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
 COPIES = 4  # slices of the rows
 CHAIN = 1040  # bytes
 PASS = 16  # tiles that are enough to have under way; with a gate rather all of them

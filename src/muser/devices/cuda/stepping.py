@@ -1,7 +1,8 @@
 """The data of one step: a small block that is uploaded whole, and what comes back of each step.
 
-The block is int32: n, m, two spare words, then `rows` each of tokens, positions, slots and outputs.
-What comes back begins with the fault word (u64, all ones: none); the chosen ids follow, int32.
+The block is int32: n, m, two spare words, then `rows` each of tokens, positions, slots and outputs,
+and the fault word (u64, all ones: none). The chosen ids follow, int32; with the fault word they are
+what comes back.
 """
 
 import ctypes
@@ -38,9 +39,13 @@ class Faults(ctypes.Structure):
     _fields_ = (("word", ctypes.c_uint64), ("entry", ctypes.c_uint64))
 
 
-def block_bytes(rows: int) -> tuple[int, int]:
-    """Of a step block, and of what comes back."""
-    return WORD * (HEAD + len(ARRAYS) * rows), FAULT_BYTES + WORD * rows
+def block_bytes(rows: int) -> int:
+    """Of a step block and what comes back, on the card."""
+    return _data_bytes(rows) + FAULT_BYTES + WORD * rows
+
+
+def _data_bytes(rows: int) -> int:
+    return WORD * (HEAD + len(ARRAYS) * rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +60,11 @@ class StepBlock:
 
     @classmethod
     def make(cls, card: Card, memory: Memory, rows: int) -> "StepBlock":
-        size, back = block_bytes(rows)
-        return cls(
-            rows,
-            card.pinned(size).view(np.int32),
-            memory.take("step", size),
-            card.pinned(back),
-            memory.take("step", back),
-        )
+        size, device = _data_bytes(rows), memory.take("step", block_bytes(rows))
+        host = card.pinned(size + FAULT_BYTES).view(np.int32)
+        host[size // WORD :] = -1
+        back_host = card.pinned(FAULT_BYTES + WORD * rows)
+        return cls(rows, host, device, back_host, device + size)
 
     def pointers(self, count: str) -> StepPointers:
         """For a kernel that does `n` rows, or the `m` wanted ones."""
@@ -91,7 +93,6 @@ class StepBlock:
     def send(self, card: Card) -> None:
         """Queues the upload, and forgets the last step's fault."""
         card.upload(self.device, self.host.view(np.uint8))
-        card.fill(self.back, FAULT_BYTES, 0xFF)
 
     def fetch(self, card: Card) -> None:
         """Queues the download of fault and ids."""

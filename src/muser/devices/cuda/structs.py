@@ -182,7 +182,6 @@ class Matvec(ctypes.Structure):
         ("makers", Word),
         ("by_units", Word),
         ("pause", Word),
-        ("pace", Word),
         ("scale", Float),
         ("cap", Float),
         ("inverse_cap", Float),

@@ -73,7 +73,7 @@ class Tapes:
     def body(self, step: Step) -> Part:
         """For all rows of this step."""
         bucket = bucket_of(len(step.tokens))
-        is_short = bucket in FEW and int(step.positions.max()) < SHORT
+        is_short = bucket in FEW and max(step.positions.tolist()) < SHORT
         return self._bodies[bucket, is_short]
 
     def tail(self, bucket: str) -> Part:

@@ -11,7 +11,7 @@
 #define MANY_REGISTERS 512
 #else
 #define FEW_REGISTERS 640
-#define MANY_REGISTERS 448
+#define MANY_REGISTERS 384
 #endif
 #define MATVEC(name, Form, rows, most) \
     KERNEL BOUNDS(most, 1) name(const __grid_constant__ Matvec a) { matvec<Form, rows>(a); }

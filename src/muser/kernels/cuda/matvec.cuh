@@ -3,7 +3,7 @@
 // matvec_256_R, matvec_32_R, matvec_grid_R(Matvec), R = 1 (bucket 1), 4 (bucket 4): K-quants, 32-blocks, floats; the
 //     input must be READY
 //     grid   as many thread blocks as there are multiprocessors (fewer where there are fewer outputs), any number is right
-//     block  32·(W + WALKERS) ≤ 512 (sm_100 on, K-quants, R = 4: 448)
+//     block  32·(W + WALKERS) ≤ 512 (sm_100 on, K-quants, R = 4: 384)
 //     dynamic shared bytes, all of it with unit = 256 elements (grid: 128), U = ceil(K/unit), N blocks a row = U (256,
 //       grid) or 8·U (32), T words of an output's terms = U|1 (256), 8·U + 4 (32), 2·(U|1) (grid), S = a.slots:
 //         W·stages·stage_bytes                the weights under way; stages 1 … 4
@@ -17,10 +17,10 @@
 // All units of all tiles lie on a line, part by part and tile by tile (with a gate two tiles at a time: of gate and up), and
 // a thread block owns a stretch of it, as many bytes as any other: whole tiles, and at its ends units of tiles that it shares
 // with its neighbours. What it owns of a tile is a piece, SPAN units of it a chunk. W warps stream chunks, each into its own
-// ring, and lay down their t_b in shared memory. Others, in the end all, walk the chains of complete pieces, a lane
-// an output. Where
-// the piece is not the tile's end, the totals go to the next thread block by a word of memory each; a thread block takes that
-// piece, the last one of its stretch, first, and the one that continues another's chains last.
+// ring, and lay down their t_b in shared memory. Others, in the end all, walk the chains of complete pieces, a lane an output.
+// Where the piece is not the tile's end, the totals go to the next thread block by a word of memory each; a thread block takes
+// that piece, the last one of its stretch, first, and the one that continues another's chains last. So a thread block waits
+// for one of a lower number at most, which began no later and needs no other for that.
 // A thread block that begins when the row is there already, since its multiprocessor was the last to be free, fetches the
 // row first: behind what fills its rings it would wait for microseconds.
 #pragma once
@@ -62,7 +62,6 @@ struct Matvec {
     u32 makers;
     u32 by_units;  // ⌈2³² / units⌉
     u32 pause;     // nanoseconds before the first request: what makes the rows has memory to itself meanwhile
-    u32 pace;      // as many more for each warp
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
     int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
@@ -508,7 +507,7 @@ INLINE void matvec(const Matvec& a) {
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
         if (late == (turn == 1)) {
-            if (turn == 0 && a.pause) __nanosleep(a.pause + a.pace * (u32)warp);
+            if (turn == 0 && a.pause) __nanosleep(a.pause);
             if (warp < warps) stream.begin(a, line, l, warp, warps);
         }
         if (turn == 1) break;
