@@ -97,6 +97,11 @@ def call(what: str, command: list[str | Path], **environment: str) -> str:
     return done.stdout
 
 
+def version_of(compiler: Path, line: int = 0) -> str:
+    """A line of what a compiler says of its version."""
+    return call(f"{compiler.name} --version", [compiler, "--version"]).splitlines()[line]
+
+
 def told(line: str) -> None:
     """A line of progress, on standard error."""
     print(line, file=sys.stderr, flush=True)

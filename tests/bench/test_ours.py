@@ -50,6 +50,13 @@ def test_slots_side_by_side_are_the_same_bits(side, model):
     assert side.decode(prompts, fed).logits_sha256 == together.logits_sha256
 
 
+def test_more_slots_than_positions(side, model):
+    side.load(model, threads=1, context=2, slots=5)
+    each = side.decode([[]] * 5, [[7]] * 5)
+    assert len(each.ids) == 5
+    assert len(set(each.logits_sha256)) == 1
+
+
 def test_identity_names_what_was_loaded(side, model):
     side.load(model, threads=1, context=64)
     side.prefill([1, 2, 3])

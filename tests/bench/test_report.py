@@ -46,6 +46,15 @@ def test_misses_are_told_again(tmp_path):
     assert "the bar 1.2" not in misses
 
 
+def test_a_rivals_cards_and_layers_are_told(tmp_path):
+    said = {"cards": [{"device": "CUDA0", "name": "H"}], "offloaded": {"layers": 52, "of": 53}}
+    [run] = written.VERSUS["runs"]
+    sides = {**run["sides"], "theirs": {**run["sides"]["theirs"], "settings": said}}
+    records.write({**written.VERSUS, "runs": [{**run, "sides": sides}]}, tmp_path / "records")
+    text = report(tmp_path / "records", tmp_path / "page.md")
+    assert "`; on CUDA0 H; 52 of 53 layers on cards. In [r1]" in text
+
+
 def test_no_records_no_figures(tmp_path):
     (tmp_path / "none").mkdir()
     text = report(tmp_path / "none", tmp_path / "page.md")

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from shutil import copytree
 
@@ -10,7 +11,12 @@ import pytest
 
 from muser.bench.rivals import FlyweightSide, LlamaLibrarySide, LlamaPythonSide
 from muser.bench.rivals.llama_side import found_library, include_folders
-from muser.bench.rivals.llama_worker import by_slot, instruction_sets
+from muser.bench.rivals.llama_worker import (
+    by_slot,
+    card_libraries,
+    instruction_sets,
+    on_cards,
+)
 from muser.errors import DeviceError, UsageError
 from muser.kernels import find_compiler
 
@@ -92,7 +98,39 @@ def test_identity(side: LlamaLibrarySide, model: Path) -> None:
     assert set(identity["libraries"]) == {"libllama.so"}
     assert identity["settings"]["threads"] == 2
     assert identity["settings"]["said"] == ["load_tensors: AMX model buffer size = 1 MiB"]
+    assert identity["settings"]["n_batch"] == identity["settings"]["n_ubatch"] == 512
+    assert identity["settings"]["n_gpu_layers"] == -1
+    assert not {"cards", "offloaded"} & set(identity["settings"])
     assert side.memory().rss >= 0
+
+
+def test_batches_and_layers_on_cards_are_those_asked_for(tmp_path: Path, model: Path) -> None:
+    with LlamaLibrarySide(built(tmp_path), batch=5, layers=7) as side:
+        side.load(model, threads=1, context=2048)
+        ids = [at % 900 for at in range(23)]
+        assert side.prefill(ids).ids == (choice(ids[-1], 22),)
+        settings = side.identity()["settings"]
+    assert settings["n_batch"] == settings["n_ubatch"] == 5
+    assert settings["n_gpu_layers"] == 7
+    assert settings["cards"] == [{"device": "CUDA0", "name": "a card"}]
+    assert settings["offloaded"] == {"layers": 7, "of": 9}
+    assert len(settings["said"]) == 3
+
+
+def test_a_batch_the_library_refuses(tmp_path: Path, model: Path) -> None:
+    with (
+        LlamaLibrarySide(built(tmp_path), batch=513) as side,
+        pytest.raises(DeviceError, match="cannot make a context"),
+    ):
+        side.load(model, threads=1, context=8)
+
+
+@pytest.mark.parametrize("batch", [0, 4097])
+def test_a_batch_that_is_none(tmp_path: Path, batch: int) -> None:
+    with pytest.raises(UsageError, match=f"A batch of {batch} tokens is none"):
+        LlamaLibrarySide(tmp_path, batch=batch)
+    with pytest.raises(UsageError, match=f"A batch of {batch} tokens is none"):
+        LlamaPythonSide(batch=batch)
 
 
 @pytest.mark.skipif("x86" not in find_compiler().identity, reason="sizes are seen on x86-64 only")
@@ -141,3 +179,32 @@ def test_system_line() -> None:
 
 def test_by_slot() -> None:
     assert by_slot([[1, 2], [3, 4], [5, 6]]) == [1, 3, 5, 2, 4, 6]
+
+
+def test_what_is_said_of_cards() -> None:
+    said = [
+        "llama_model_load: using device CUDA0 (NVIDIA H200) (0000:00:05.0) - 142000 MiB free",
+        "llama_model_load: using device CUDA1 (NVIDIA H200) (0000:00:06.0) - 142000 MiB free",
+        "load_tensors: offloaded 52/53 layers to GPU",
+        "load_tensors:        CUDA0 model buffer size = 15000.00 MiB",
+    ]
+    assert on_cards(said) == {
+        "cards": [
+            {"device": "CUDA0", "name": "NVIDIA H200"},
+            {"device": "CUDA1", "name": "NVIDIA H200"},
+        ],
+        "offloaded": {"layers": 52, "of": 53},
+    }
+    assert on_cards(said[3:]) == {}
+
+
+def test_cudas_libraries_are_those_that_are_loaded(tmp_path: Path) -> None:
+    names = ("libcublas.so.13", "libcublasLt.so.13", "libcuda.so.580.1", "libcurand.so.10")
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    maps = tmp_path / "maps"
+    lines = [f"7f00-7f01 r-xp 00000000 08:01 5    {tmp_path / name}\n" for name in names]
+    maps.write_text("".join([*lines, *lines, "7f00-7f01 rw-p 00000000 00:00 0 \n"]))
+    assert list(card_libraries(maps)) == sorted(names[:3])
+    assert card_libraries(maps)[names[0]] == sha256(names[0].encode()).hexdigest()
+    assert card_libraries(tmp_path / "none") == {}

@@ -176,8 +176,8 @@ def test_the_report_is_written_and_checked(command, tmp_path):
 class Double(MuserSide):
     """Muser once more, as a rival."""
 
-    def __init__(self, path=None):
-        super().__init__(name=f"double {path.name}")
+    def __init__(self, path=None, *, name="double", **chosen):
+        super().__init__(name=f"{name} {path.name}")
 
 
 def test_a_rival_is_measured_in_turns(command, model, tmp_path, monkeypatch):
@@ -196,6 +196,30 @@ def test_a_rival_is_measured_in_turns(command, model, tmp_path, monkeypatch):
     assert [cell["surface"] for cell in cells] == ["decode", "prefill", "batch"]
     assert all(cell["first"] == ["muser", "double lib.so"] for cell in cells)
     assert all(cell["agreement"]["exact"] for cell in cells)
+
+
+def test_what_a_rival_is_asked_for_is_in_its_name_and_its_cells(
+    command, model, tmp_path, monkeypatch
+):
+    asked = []
+
+    class Asked(Double):
+        def __init__(self, path=None, **chosen):
+            asked.append(chosen)
+            super().__init__(path, **chosen)
+
+    monkeypatch.setattr("muser.bench.rivals.LlamaLibrarySide", Asked)
+    flags = ("-m", str(model), "-t", "1", "--repetitions", "1", "--allow-noise", "-n", "2")
+    sizes = ("--depths", "0", "--sizes", "6", "--slots", "2", "--slot-depth", "3")
+    more = ("--batch", "2048", "--gpu-layers", "7")
+    outcome = command("bench", "vs", "llama.cpp", "lib.so", *flags, *sizes, *more)
+    assert outcome.status == 0, outcome.err
+    assert asked == [{"layers": 7, "batch": 2048, "name": "llama.cpp in batches of 2048"}]
+    assert "  llama.cpp in batches of 2048 lib.so" in outcome.out
+    assert "batch 2 × 2 at depth 3" in outcome.out
+    outcome = command("bench", "vs", "flyweight-llm", *more)
+    assert outcome.status == 2
+    assert "--batch and --gpu-layers are llama.cpp's" in outcome.err
 
 
 def test_rivals_have_names_and_llama_cpp_a_path(command):

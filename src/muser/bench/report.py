@@ -127,7 +127,7 @@ def _identity(side: Mapping[str, Any]) -> str:
     sets = sets if isinstance(sets, str) else ", ".join(sets)
     return tables.plain(
         f"{tables.named(side)}; instruction sets: {sets}; build: {build}; libraries: {libraries}"
-        f"{_card(side)}."
+        f"{_card(side)}{_offloaded(side)}."
     )
 
 
@@ -139,6 +139,16 @@ def _card(side: Mapping[str, Any]) -> str:
         f"; card: {card['name']}, compute capability {card['capability']}, driver"
         f" {card['driver']}, {card['compiler']}"
     )
+
+
+def _offloaded(side: Mapping[str, Any]) -> str:
+    """What a rival said of its cards; records of the CPU have no such lines."""
+    settings = side.get("settings", {})
+    cards = ", ".join(f"{card['device']} {card['name']}" for card in settings.get("cards", ()))
+    on = f"; on {cards}" if cards else ""
+    layers = settings.get("offloaded")
+    held = f"; {layers['layers']} of {layers['of']} layers on cards" if layers else ""
+    return f"{on}{held}"
 
 
 def _distinct(items: Iterator[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

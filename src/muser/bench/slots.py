@@ -62,6 +62,7 @@ def open_slots(model: Path, place: Place, *, threads: int, context: int, slots: 
         return OneSlot(engine, chunk)
     file = GgufFile.open(model)
     graph = build(file.metadata, file.tensors)
+    chunk = max(chunk, slots)  # a step takes a row of every slot, in however short a context
     limits = Limits(context=context, slots=slots, chunk=chunk)
     return ManySlots(device.load(graph, Weights(file, graph, device.memory, device.looks), limits))
 

@@ -31,6 +31,7 @@ struct llama_model_params llama_model_default_params(void)
     struct llama_model_params params;
     memset(&params, 0, sizeof params);
     params.use_extra_bufts = true;
+    params.n_gpu_layers = -1;
     return params;
 }
 
@@ -49,6 +50,12 @@ struct llama_model *llama_model_load_from_file(const char *path, struct llama_mo
     fclose(file);
     said(GGML_LOG_LEVEL_INFO, "load_tensors: AMX model buffer size = 1 MiB\n", NULL);
     said(GGML_LOG_LEVEL_INFO, "something else\n", NULL);
+    if (params.n_gpu_layers > 0) {
+        char line[80];
+        said(GGML_LOG_LEVEL_INFO, "load: using device CUDA0 (a card) (0:1) - 2 MiB free\n", NULL);
+        snprintf(line, sizeof line, "load: offloaded %d/9 layers to GPU\n", params.n_gpu_layers);
+        said(GGML_LOG_LEVEL_INFO, line, NULL);
+    }
     return &model;
 }
 
@@ -56,7 +63,7 @@ struct llama_context *llama_init_from_model(
     struct llama_model *some, struct llama_context_params params)
 {
     (void)some;
-    if (params.n_seq_max > SLOTS || params.n_batch != MOST || params.n_ubatch != MOST)
+    if (params.n_seq_max > SLOTS || params.n_batch > MOST || params.n_ubatch != params.n_batch)
         return NULL;
     memset(&context, 0, sizeof context);
     context.params = params;
@@ -106,7 +113,7 @@ void *ggml_backend_reg_get_proc_address(ggml_backend_reg_t reg, const char *name
 
 int32_t llama_decode(struct llama_context *some, struct llama_batch batch)
 {
-    if (batch.n_tokens > MOST || batch.embd || !some->pools)
+    if ((uint32_t)batch.n_tokens > some->params.n_batch || batch.embd || !some->pools)
         return -3;
     for (int32_t at = 0; at < batch.n_tokens; at++) {
         int32_t slot = batch.seq_id[at][0], token = batch.token[at];

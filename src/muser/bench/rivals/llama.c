@@ -1,7 +1,7 @@
 /* llama.cpp as a side uses it, behind plain integers: compiled against a build's own llama.h, so
  * that its structures are that build's and nobody else's. Only fields are set that have long been
  * there; everything else keeps the build's defaults (mapped file, extra buffer types, f16 cache,
- * flash attention chosen by llama.cpp).
+ * flash attention chosen by llama.cpp, as many layers on cards as it chooses).
  */
 #include <math.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@
 #define OFFERED __attribute__((visibility("default")))
 #endif
 
-enum { BATCH = 512, LANES = 64, NOTES = 1 << 15, LARGEST = 4096 };
+enum { MOST = 4096, LANES = 64, NOTES = 1 << 15, LARGEST = 4096, THEIR_CHOICE = INT32_MIN };
 
 typedef ggml_threadpool_t (*new_pool)(struct ggml_threadpool_params *);
 typedef void (*free_pool)(ggml_threadpool_t);
@@ -27,15 +27,24 @@ static struct llama_model *model;
 static struct llama_context *context;
 static ggml_threadpool_t pool;
 static char notes[NOTES];
+static int32_t batch, layers;
 
-/* Keeps the lines that say where weights and cache lie and which attention runs. */
+static int told(const char *text)
+{
+    static const char *kept[] = {"buffer size", "lash", "using device", "offloaded"};
+    for (size_t at = 0; at < sizeof kept / sizeof *kept; at++)
+        if (strstr(text, kept[at]))
+            return 1;
+    return 0;
+}
+
+/* Keeps the lines that say where weights and cache lie, which attention runs, and on what. */
 static void note(enum ggml_log_level level, const char *text, void *data)
 {
     (void)level;
     (void)data;
     fputs(text, stderr);
-    if ((strstr(text, "buffer size") || strstr(text, "lash")) &&
-        strlen(notes) + strlen(text) < NOTES)
+    if (told(text) && strlen(notes) + strlen(text) < NOTES)
         strcat(notes, text);
 }
 
@@ -84,6 +93,12 @@ OFFERED const char *peer_notes(void)
     return notes;
 }
 
+/* n_gpu_layers of the model that is open. */
+OFFERED int32_t peer_layers(void)
+{
+    return layers;
+}
+
 OFFERED void peer_close(void)
 {
     if (context)
@@ -111,19 +126,30 @@ static int attach_pool(int32_t threads)
     return 1;
 }
 
-/* The vocabulary's size; 0: no such model, -1: no context, -2: no threads. */
-OFFERED int32_t peer_open(const char *path, int32_t threads, int32_t positions, int32_t slots)
+/* The vocabulary's size; 0: no such model, -1: no context, -2: no threads. `together` is n_batch
+ * and n_ubatch, `on_cards` n_gpu_layers.
+ */
+OFFERED int32_t peer_open(
+    const char *path, int32_t threads, int32_t positions, int32_t slots, int32_t together,
+    int32_t on_cards)
 {
+    if (together < 1 || together > MOST)
+        return -1;
+    batch = together;
     llama_log_set(note, NULL);
     llama_backend_init();
     peer_close();
-    model = llama_model_load_from_file(path, llama_model_default_params());
+    struct llama_model_params loading = llama_model_default_params();
+    if (on_cards != THEIR_CHOICE)
+        loading.n_gpu_layers = on_cards;
+    layers = loading.n_gpu_layers;
+    model = llama_model_load_from_file(path, loading);
     if (!model)
         return 0;
     struct llama_context_params wanted = llama_context_default_params();
     wanted.n_ctx = (uint32_t)positions * (uint32_t)slots;
-    wanted.n_batch = BATCH;
-    wanted.n_ubatch = BATCH;
+    wanted.n_batch = (uint32_t)batch;
+    wanted.n_ubatch = (uint32_t)batch;
     wanted.n_seq_max = (uint32_t)slots;
     wanted.n_threads = threads;
     wanted.n_threads_batch = threads;
@@ -141,19 +167,19 @@ OFFERED void peer_clear(void)
     llama_memory_clear(llama_get_memory(context), true);
 }
 
-/* At most 512 tokens, each with its position, its slot and whether its logits are wanted. */
+/* At most a batch of tokens, each with its position, its slot and whether its logits are wanted. */
 OFFERED int32_t peer_step(
     int32_t count, int32_t *tokens, int32_t *positions, int32_t *slots, int8_t *wanted)
 {
-    int32_t ones[BATCH];
-    int32_t *each[BATCH];
-    if (count < 1 || count > BATCH)
+    int32_t ones[MOST];
+    int32_t *each[MOST];
+    if (count < 1 || count > batch)
         return -100;
     for (int32_t at = 0; at < count; at++) {
         ones[at] = 1;
         each[at] = slots + at;
     }
-    struct llama_batch batch = {
+    struct llama_batch step = {
         .n_tokens = count,
         .token = tokens,
         .pos = positions,
@@ -161,7 +187,7 @@ OFFERED int32_t peer_step(
         .seq_id = each,
         .logits = wanted,
     };
-    return llama_decode(context, batch);
+    return llama_decode(context, step);
 }
 
 /* The row of logits of a token of the last step that wanted them; waits until it is there. */
@@ -206,9 +232,9 @@ OFFERED int32_t peer_decode(
     float *margins)
 {
     int32_t width = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    int32_t positions[BATCH], every[BATCH];
-    int8_t wanted[BATCH];
-    if (slots < 1 || slots > BATCH)
+    int32_t positions[MOST], every[MOST];
+    int8_t wanted[MOST];
+    if (slots < 1 || slots > batch)
         return -100;
     for (int32_t step = 0; step < steps; step++) {
         for (int32_t slot = 0; slot < slots; slot++) {

@@ -1,7 +1,8 @@
 """llama.cpp as a side: a libllama by path, or the one inside llama-cpp-python.
 
 Settings of both: flash attention and buffer types as llama.cpp chooses, file mapped, f16 cache,
-batches of 512, as many threads for prompts as for single tokens. A step of decoding ends when the
+as many threads for prompts as for single tokens; `batch`, n_batch and n_ubatch, is llama.cpp's own
+512 unless said, and `layers`, n_gpu_layers, its own choice. A step of decoding ends when the
 first choice has been made from its logits, as Muser's does.
 """
 
@@ -18,6 +19,7 @@ from muser.errors import DeviceError, UsageError
 HERE = Path(__file__).parent
 WORKER = HERE / "llama_worker.py"
 SHIM = HERE / "llama.c"
+BATCH, MOST = 512, 4096  # tokens at once: llama.cpp's n_ubatch, and what llama.c has room for
 REMEDY = "Name the libllama of a llama.cpp build, e.g. build/bin/libllama.so."
 
 
@@ -29,13 +31,21 @@ class LlamaLibrarySide(WorkerSide):
     library, `DeviceError` where headers or compiler are missing or the headers are another build's.
     """
 
-    def __init__(self, library: Path, *, name: str = "llama.cpp") -> None:
+    def __init__(
+        self,
+        library: Path,
+        *,
+        name: str = "llama.cpp",
+        batch: int = BATCH,
+        layers: int | None = None,
+    ) -> None:
+        chosen = settings(batch, layers)
         library = found_library(library)
         self._folder = tempfile.TemporaryDirectory(prefix="muser-rival-")
         shim = Path(self._folder.name) / "shim.so"
         try:
             compile_shim(library, shim)
-            command = (sys.executable, str(WORKER), "library", str(shim), str(library))
+            command = (sys.executable, str(WORKER), *chosen, "library", str(shim), str(library))
             super().__init__(name, command)
         except BaseException:
             self._folder.cleanup()
@@ -52,11 +62,26 @@ class LlamaPythonSide(WorkerSide):
     Raises `UsageError` where that interpreter cannot import it.
     """
 
-    def __init__(self, python: Path | None = None, *, name: str = "llama-cpp-python") -> None:
+    def __init__(
+        self,
+        python: Path | None = None,
+        *,
+        name: str = "llama-cpp-python",
+        batch: int = BATCH,
+        layers: int | None = None,
+    ) -> None:
+        chosen = settings(batch, layers)
         interpreter = str(python or sys.executable)
         if not has_package(interpreter, "llama_cpp"):
             raise UsageError(f"{interpreter} has no llama_cpp.", "Install llama-cpp-python there.")
-        super().__init__(name, (interpreter, str(WORKER), "bindings"))
+        super().__init__(name, (interpreter, str(WORKER), *chosen, "bindings"))
+
+
+def settings(batch: int, layers: int | None) -> tuple[str, str]:
+    """The worker's first two arguments. Raises `UsageError`."""
+    if not 1 <= batch <= MOST:
+        raise UsageError(f"A batch of {batch} tokens is none.", f"Ask for 1 to {MOST}.")
+    return str(batch), "-" if layers is None else str(layers)
 
 
 def has_package(interpreter: str, package: str) -> bool:

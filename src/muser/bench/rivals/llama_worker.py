@@ -1,24 +1,31 @@
 """The worker of both llama.cpp sides; runs in any Python with NumPy, Muser need not be there.
 
-    llama_worker.py library SHIM LIBLLAMA      through the compiled shim, see llama.c
-    llama_worker.py bindings                   through the package `llama_cpp`
+    llama_worker.py BATCH LAYERS library SHIM LIBLLAMA   through the compiled shim, see llama.c
+    llama_worker.py BATCH LAYERS bindings                through the package `llama_cpp`
 
-Requests are those of `muser.bench.side`.
+BATCH is n_batch and n_ubatch, LAYERS n_gpu_layers; `-` leaves those to llama.cpp. Requests are
+those of `muser.bench.side`.
 """
 
 import ctypes
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 import numpy as np
 
-BATCH = 512
+THEIR_CHOICE = -(1 << 31)  # n_gpu_layers is left to llama.cpp
+KEPT = ("buffer size", "lash", "using device", "offloaded")  # what is kept of its log, as llama.c
+DEVICE = re.compile(r"\busing device (\S+) \((.*?)\)")
+OFFLOADED = re.compile(r"\boffloaded (\d+)/(\d+) layers")
+CARD_LIBRARY = re.compile(r"/lib(cuda|cudart|cublas|cublasLt)\.so[.0-9]*$")
 ALIGNMENT = 8  # bytes at the end of a structure that may be padding
 FAILURES = {0: "cannot load this model", -1: "cannot make a context", -2: "starts no threads"}
 Chosen = tuple[list[list[int]], list[list[float]]]  # ids and margins, [steps][slots]
@@ -35,6 +42,9 @@ class Engine(Protocol):
 
     def open(self, model: str, threads: int, context: int, slots: int) -> int:
         """The vocabulary's size, or a key of `FAILURES`."""
+
+    def layers(self) -> int:
+        """n_gpu_layers of the model that is open; negative: all."""
 
     def clear(self) -> None:
         """Empty the cache."""
@@ -63,7 +73,8 @@ class Engine(Protocol):
 class Library:
     """A libllama behind the shim that was compiled against its headers."""
 
-    def __init__(self, shim: str, library: str) -> None:
+    def __init__(self, batch: int, layers: int | None, shim: str, library: str) -> None:
+        self._batch, self._layers = batch, THEIR_CHOICE if layers is None else layers
         self._library = Path(library)
         self._shim = ctypes.CDLL(shim)
         self._shim.peer_system.restype = ctypes.c_char_p
@@ -72,13 +83,13 @@ class Library:
         self._check_sizes()
 
     def described(self) -> dict[str, Any]:
-        told = self._library.parent / "build.json"  # by bench/peers/llama_clang.py
+        told = self._library.parent / "build.json"  # by bench/peers/llama_build.py
         build = json.loads(told.read_text()) if told.is_file() else {}
         system = self._shim.peer_system().decode()
         return {
             "version": build.pop("build", "unknown"),
             "build": {**build, "library": self._library.name},
-            "libraries": hashes(self._library.parent),
+            "libraries": {**card_libraries(), **hashes(self._library.parent)},
             "instruction_sets": instruction_sets(system),
         }
 
@@ -86,7 +97,11 @@ class Library:
         return [line.strip() for line in self._shim.peer_notes().decode().splitlines()]
 
     def open(self, model: str, threads: int, context: int, slots: int) -> int:
-        return int(self._shim.peer_open(model.encode(), threads, context, slots))
+        chosen = (threads, context, slots, self._batch, self._layers)
+        return int(self._shim.peer_open(model.encode(), *chosen))
+
+    def layers(self) -> int:
+        return int(self._shim.peer_layers())
 
     def clear(self) -> None:
         self._shim.peer_clear()
@@ -141,9 +156,10 @@ class Library:
 class Bindings:
     """The low-level functions of llama-cpp-python."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int, layers: int | None) -> None:
         import llama_cpp  # type: ignore[import-not-found]
 
+        self._size, self._wanted_layers, self._layers = batch, layers, 0
         self._c: Any = llama_cpp
         self._model: Any = None
         self._context: Any = None
@@ -160,7 +176,7 @@ class Bindings:
         return {
             "version": f"llama-cpp-python {version('llama-cpp-python')}",
             "build": {"python": sys.version.split()[0]},
-            "libraries": hashes(Path(self._c.__file__).parent / "lib"),
+            "libraries": {**card_libraries(), **hashes(Path(self._c.__file__).parent / "lib")},
             "instruction_sets": instruction_sets(self._c.llama_print_system_info().decode()),
         }
 
@@ -170,20 +186,27 @@ class Bindings:
     def open(self, model: str, threads: int, context: int, slots: int) -> int:
         c = self._c
         self.close()
-        self._model = c.llama_model_load_from_file(model.encode(), c.llama_model_default_params())
+        loading = c.llama_model_default_params()
+        if self._wanted_layers is not None:
+            loading.n_gpu_layers = self._wanted_layers
+        self._layers = int(loading.n_gpu_layers)
+        self._model = c.llama_model_load_from_file(model.encode(), loading)
         if not self._model:
             return 0
         wanted = c.llama_context_default_params()
         wanted.n_ctx, wanted.n_seq_max = context * slots, slots
-        wanted.n_batch = wanted.n_ubatch = BATCH
+        wanted.n_batch = wanted.n_ubatch = self._size
         wanted.n_threads = wanted.n_threads_batch = threads
         wanted.no_perf = True
         self._context = c.llama_init_from_model(self._model, wanted)
         if not self._context:
             return -1
-        self._batch = c.llama_batch_init(BATCH, 0, 1)
+        self._batch = c.llama_batch_init(self._size, 0, 1)
         self._width = int(c.llama_vocab_n_tokens(c.llama_model_get_vocab(self._model)))
         return self._width
+
+    def layers(self) -> int:
+        return self._layers
 
     def clear(self) -> None:
         self._c.llama_memory_clear(self._c.llama_get_memory(self._context), True)
@@ -233,20 +256,21 @@ class Bindings:
     def _note(self, _level: int, text: bytes, _data: Any) -> None:
         line = text.decode(errors="replace").strip()
         sys.stderr.write(line + "\n")
-        if "buffer size" in line or "lash" in line:
+        if any(word in line for word in KEPT):
             self._notes.append(line)
 
 
 class Worker:
-    """Answers the requests with either engine."""
+    """Answers the requests with either engine, which takes at most `batch` tokens at once."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, batch: int) -> None:
+        self._engine, self._batch = engine, batch
         self._width = 0
         self._settings: dict[str, Any] = {}
 
     def do_identity(self) -> dict[str, Any]:
-        settings = {**self._settings, "said": self._engine.notes()}
+        said = self._engine.notes()
+        settings = {**self._settings, **on_cards(said), "said": said}
         return {"engine": "llama.cpp", **self._engine.described(), "settings": settings}
 
     def do_load(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
@@ -262,8 +286,9 @@ class Worker:
             "slots": slots,
             "kv": "f16",
             "flash_attention": "auto",
-            "n_batch": BATCH,
-            "n_ubatch": BATCH,
+            "n_batch": self._batch,
+            "n_ubatch": self._batch,
+            "n_gpu_layers": self._engine.layers(),
             "mapped": True,
         }
         return {"ns": took, "before": before, "after": answering.memory()}
@@ -303,8 +328,8 @@ class Worker:
     def _fill(self, ids: list[int], slot: int) -> int:
         """A prompt, with logits of its last token alone; that token's place in its batch."""
         last = 0
-        for first in range(0, len(ids), BATCH):
-            part = ids[first : first + BATCH]
+        for first in range(0, len(ids), self._batch):
+            part = ids[first : first + self._batch]
             last = len(part) - 1
             positions = list(range(first, first + len(part)))
             wanted = [False] * last + [first + len(part) == len(ids)]
@@ -352,6 +377,26 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.name: sha256(path) for path in libraries}
 
 
+def card_libraries(maps: Path = Path("/proc/self/maps")) -> dict[str, str]:
+    """CUDA's libraries that this process has loaded, by SHA-256; none where no card is used."""
+    if not maps.is_file():
+        return {}
+    named = {line.split(maxsplit=5)[5].strip() for line in maps.open() if "/" in line}
+    found = [Path(name) for name in sorted(named) if CARD_LIBRARY.search(name)]
+    return {path.name: sha256(path) for path in found if path.is_file()}
+
+
+def on_cards(said: Sequence[str]) -> dict[str, Any]:
+    """The cards that llama.cpp said it uses, and how many of how many layers lie there; nothing
+    where it said nothing of cards.
+    """
+    text = "\n".join(said)
+    cards = [{"device": device, "name": name} for device, name in DEVICE.findall(text)]
+    layers = [{"layers": int(some), "of": int(all_)} for some, all_ in OFFLOADED.findall(text)]
+    return {**({"cards": cards} if cards else {}), **({"offloaded": layers[-1]} if layers else {})}
+
+
+@cache  # cuBLAS is half a gigabyte
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -377,9 +422,10 @@ def _answering() -> Any:
 answering = _answering()
 
 
-def main(kind: str, *paths: str) -> None:
-    engine: Engine = Library(*paths) if kind == "library" else Bindings()
-    answering.answer_all(Worker(engine))
+def main(batch: str, layers: str, kind: str, *paths: str) -> None:
+    chosen = (int(batch), None if layers == "-" else int(layers))
+    engine: Engine = Library(*chosen, *paths) if kind == "library" else Bindings(*chosen)
+    answering.answer_all(Worker(engine, int(batch)))
     engine.close()
 
 

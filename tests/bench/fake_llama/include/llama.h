@@ -11,6 +11,7 @@ struct llama_vocab;
 typedef void *llama_memory_t;
 typedef int32_t llama_token, llama_pos, llama_seq_id;
 struct llama_model_params {
+    int32_t n_gpu_layers;
     int32_t fields[FIELDS];
     bool use_extra_bufts;
 };
