@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from muser.devices.device import Limits, Step
 from muser.errors import LimitError
 
-FEW = 32
+BY_PYTHON = 32  # values of a step's array
 
 
 def check_step(step: Step, limits: Limits, vocabulary: int) -> None:
@@ -46,7 +46,7 @@ def _reach(values: NDArray[np.int32]) -> tuple[int, int]:
     """The least and the largest. Of few Python finds them in a fifth of the time that NumPy takes,
     and a step of one row waits for it.
     """
-    if len(values) <= FEW:
+    if len(values) <= BY_PYTHON:
         some = values.tolist()
         return min(some), max(some)
     return int(values.min()), int(values.max())

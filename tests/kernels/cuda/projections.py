@@ -86,11 +86,11 @@ class Matvec(Structure):
     _fields_ = (
         *fields(parts=Part * 4, source=Source, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
-        *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split, handed=c_void_p),
+        *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split),
         *fields(makers=c_uint32, by_units=c_uint32, pause=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int),
-        *fields(slots=c_int, slice=c_int, pass_=c_int),
+        *fields(slice=c_int, pass_=c_int, slots=c_int, handed=c_void_p),
     )
 
 

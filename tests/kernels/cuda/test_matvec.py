@@ -70,6 +70,35 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     assert int(weight.word[0]) == NO_FAULT
 
 
+@pytest.mark.parametrize("kind", [BlockType.Q4_K, BlockType.Q6_K, BlockType.Q5_1, BlockType.BF16])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_thread_blocks_that_share_tiles_hand_their_chains_on(shim, kind, rows, seed):
+    """Three tiles of eleven units on up to thirty thread blocks, some of which own nothing."""
+    width, out = (2816, 40) if kind.elements > 1 else (1408, 40)
+    raw, x, y = data(kind, width, out, rows=rows)
+    weight = p.place(shim, kind, raw, width)
+    for grid, lasts in ((2, 0), (5, 1), (7, 0), (9, 2), (30, 0)):
+        plan = p.Plan(grid=grid, warps=3, rows=rows, count=rows, tiles=1, seed=seed, lasts=lasts)
+        outs, word = p.project(shim, [weight], p.source_of(device(x)), plan)
+        assert same(outs[0], y), plan
+        assert word == NO_FAULT
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_gate_whose_tiles_are_shared(shim, rows, seed):
+    width, kinds = 2816, (BlockType.Q5_K, BlockType.Q4_K)
+    raws = [data(kind, width, 40)[0] for kind in kinds]
+    weights = [p.place(shim, k, raw, width) for k, raw in zip(kinds, raws, strict=True)]
+    x = random_rows(np.random.default_rng(3), rows, width)
+    gate, up = (oracle.project(x, w.kind, w.raw) for w in weights)
+    for grid in (2, 5, 8):
+        plan = p.Plan(grid=grid, warps=4, rows=rows, count=rows, tiles=2, seed=seed)
+        more = {"epilogue": p.OUT_GELU, "act_entry": 40}
+        outs, word = p.project(shim, weights, p.source_of(device(x)), plan, **more)
+        assert same(outs[0], oracle.gated_act(gate, up, Activation.GELU))
+        assert word == NO_FAULT
+
+
 @pytest.mark.parametrize("kind", [BlockType.Q4_K, BlockType.Q6_K, BlockType.Q8_0, BlockType.F16])
 @pytest.mark.parametrize("tiles", [1, 2, 5])
 def test_terms_wait_until_those_before_them_have_been_read(shim, kind, tiles, seed):

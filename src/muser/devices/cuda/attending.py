@@ -131,6 +131,7 @@ def combine_quantised(
     if args.out != row or args.dim % PART:
         return False
     low.launches.pop()
+    assert all(at <= len(low.launches) for _, at in low.entries)  # no later launch's
     groups = -(-args.heads * args.dim // 256)
     low.launch(
         "combine_256", (groups, low.rows), 256, Combine(args, codes, scales, made), served=("KV",)

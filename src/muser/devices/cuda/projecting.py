@@ -30,7 +30,7 @@ from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
-SHORT = 24 << 20  # bytes of weights
+BRIEF = 24 << 20  # bytes of weights
 PAUSE = 1000  # nanoseconds
 COUNTS = 8  # bytes: two words
 MATVEC_ROWS = 4  # the most of `matvec.cuh`
@@ -118,7 +118,7 @@ def _matvec(
     after: After,
 ) -> None:
     rows = int(low.bucket)
-    follows_short = _follows_short(low)
+    follows_brief = _follows_brief(low)
     ready, made = quantised(low, op, block, source), _made(low)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
     args.made, args.makers = made, math.prod(low.launches[-1].shape.grid)
@@ -154,7 +154,7 @@ def _matvec(
         (args.handed,) = low.shared.rooms(handed_room(low.processors))
         args.split = split(line.grid, line.total, _last_share(line.grid, size, source.kind))
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
-    if follows_short if source.kind != PLAIN else not is_batch and size <= SHORT:
+    if follows_brief if source.kind != PLAIN else not is_batch and size <= BRIEF:
         args.pause = PAUSE
     low.launch(
         name,
@@ -171,19 +171,19 @@ def _last_share(grid: int, size: int, kind: int) -> float | None:
     """Of the thread blocks that begin last: `split`. Behind attention, whose tiles hold some
     multiprocessors until everything is there, nothing.
     """
-    if size > SHORT:
+    if size > BRIEF:
         return share_of_last(grid, size)
     return 0.0 if kind == PLAIN else None
 
 
-def _follows_short(low: Lowering) -> bool:
+def _follows_brief(low: Lowering) -> bool:
     """Whether the last projection is over so soon that all thread blocks of the next one begin at
     once, when the kernel that makes their row does.
     """
     for launch in reversed(low.launches):
         if isinstance(launch.args, Matvec):
             weights = map(low.shared.weights.matrix, launch.tensors)
-            return sum(placed.layout.bytes for placed in weights) <= SHORT
+            return sum(placed.layout.bytes for placed in weights) <= BRIEF
     return False
 
 

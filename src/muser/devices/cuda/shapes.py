@@ -66,8 +66,8 @@ class Line:
 
 
 def matvec_line(low: Lowering, layouts: Sequence[Layout], *, gated: bool) -> Line:
-    """A tile has two thread blocks or three at most where there are few of them: what its chains
-    have come to is handed on from one to the next.
+    """Where there are few tiles, two thread blocks for each: what its chains have come to is handed
+    on from one to the next.
     """
     tiles = [-(-layout.outputs // TILE_OUTPUTS) for layout in layouts]
     costs = [unit_bytes(layout.type) // PIECE for layout in layouts]
@@ -115,27 +115,6 @@ def matvec_shape(
     raise _too_wide(layouts)
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """What a launch's thread blocks share out: `outputs` and `segments` are the most of one."""
-
-    grid: int
-    outputs: int
-    segments: int
-    tile: int
-
-
-def _shares(low: Lowering, layouts: Sequence[Layout]) -> Shares:
-    sizes = [unit_bytes(layout.type) // PIECE for layout in layouts]
-    outputs = [layout.outputs for layout in layouts]
-    total = sum(count * size for count, size in zip(outputs, sizes, strict=True))
-    grid = min(low.processors, max(1, min(sum(outputs), total)))
-    share = -(-total // (grid - LAST if grid >= MANY else grid))
-    most = -(-share // min(sizes)) + 4
-    segments = -(-most // TILE_OUTPUTS) + 2 * len(layouts)
-    return Shares(grid, most, segments, max(tile_bytes(layout.type) for layout in layouts))
-
-
 UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 """Of a batch: units of a job, by the elements of a quantised block."""
 STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
@@ -153,10 +132,11 @@ def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: boo
     """Warps, stages, slices and tiles of a pass that fit (`batch.cuh` has the formula): all of the
     rows if enough weights are on their way then, else slices of them that take turns.
     """
-    work = _shares(low, layouts)
+    grid = min(low.processors, sum(layout.outputs for layout in layouts))
+    tile = max(tile_bytes(layout.type) for layout in layouts)
     units, job = layouts[0].groups, UNITS[block]
     card = low.shared.card.facts
-    tiles = _most_tiles(work.grid, layouts, gated)
+    tiles = _most_tiles(grid, layouts, gated)
     most = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
     most = max(1, min(most, tiles * -(-units // job)))
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
@@ -169,14 +149,14 @@ def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: boo
     def form(warps: int, stages: int, cut: int, part: int) -> Form | None:
         is_cut = cut * COPIES < units
         rows = 16 * _odd(STEPS[block], (cut if is_cut else units) * row)
-        need = warps * stages * work.tile + (COPIES if is_cut else 1) * rows + CHAIN * part
+        need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * part
         if need > room:
             return None
-        return Form(work.grid, 32 * (warps + 1), stages, work.tile, need + fixed, cut, part)
+        return Form(grid, 32 * (warps + 1), stages, tile, need + fixed, cut, part)
 
     many = range(most, 2 * most // 3, -1)
     for warps, stages in product(many, range(STAGES, 1, -1)):
-        if (stages - 1) * warps * work.tile < min(UNDER_WAY, room // 6):
+        if (stages - 1) * warps * tile < min(UNDER_WAY, room // 6):
             continue
         found = form(warps, stages, whole, parts[0])
         if found is not None:
@@ -185,7 +165,7 @@ def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: boo
         fair = [part for part in parts if part >= min(tiles, 8) or under == 0]
         for part, warps in product(fair, (*many, *range(2 * most // 3, 0, -1))):
             for stages in range(1 if under == 0 else 2, STAGES + 1):
-                if (stages - 1) * warps * work.tile < under or not form(warps, stages, least, part):
+                if (stages - 1) * warps * tile < under or not form(warps, stages, least, part):
                     continue
                 cut = least
                 while cut < whole and form(warps, stages, cut + job, part):

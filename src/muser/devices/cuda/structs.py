@@ -178,7 +178,6 @@ class Matvec(ctypes.Structure):
         ("count", Pointer),
         ("made", Pointer),
         ("split", Split),
-        ("handed", Pointer),
         ("makers", Word),
         ("by_units", Word),
         ("pause", Word),
@@ -188,9 +187,10 @@ class Matvec(ctypes.Structure):
         ("epilogue", Int),
         ("stages", Int),
         ("stage_bytes", Int),
-        ("slots", Int),
         ("slice", Int),
         ("pass_tiles", Int),
+        ("slots", Int),
+        ("handed", Pointer),
     )
 
 

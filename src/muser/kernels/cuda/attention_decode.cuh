@@ -458,7 +458,7 @@ struct Powers {  // R, X and the least M of some tiles
     int r, x, low;
 };
 template <int N>
-struct Scales {  // of the N tiles of a run; beyond them a step changes nothing
+struct __align__(16) Scales {  // of the N tiles of a run; beyond them a step changes nothing
     float acc[N], out[N];   // 2^(X - X'), 2^(M - X')
     float den[N], term[N];  // 2^(R - R'), f(D)·2^(N - R')
 };

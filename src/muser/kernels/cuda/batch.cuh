@@ -375,6 +375,7 @@ struct __align__(16) Chain {
     float totals[16 * TILE_OUTPUTS];  // as the lanes hold them
     u32 done, spare[3];               // jobs of this tile and of those that were here before
 };
+static_assert(sizeof(Chain) == 1040, "what the launch counts");
 
 INLINE Chain* chain_at(int i) { return (Chain*)at_byte(work.chains) + i; }
 template <typename Form>

@@ -8,8 +8,6 @@
 // zeros. So lane (g, q) ends with all sums of row q, two of each accumulator and output.
 #pragma once
 
-constexpr int MOST_ROWS = 4;
-
 struct Lane {
     u32 g, q;
 };

@@ -19,8 +19,8 @@
 // with its neighbours. What it owns of a tile is a piece, SPAN units of it a chunk. W warps stream chunks, each into its own
 // ring, and lay down their t_b in shared memory. Others, in the end all, walk the chains of complete pieces, a lane an output.
 // Where the piece is not the tile's end, the totals go to the next thread block by a word of memory each; a thread block takes
-// that piece, the last one of its stretch, first, and the one that continues another's chains last. So a thread block waits
-// for one of a lower number at most, which began no later and needs no other for that.
+// that piece, the last one of its stretch, first, and the one that continues another's chains last. So it waits for thread
+// blocks of lower numbers alone, which began no later: for one, or where a stretch lies within a tile for all that share it.
 // A thread block that begins when the row is there already, since its multiprocessor was the last to be free, fetches the
 // row first: behind what fills its rings it would wait for microseconds.
 #pragma once
@@ -58,14 +58,14 @@ struct Matvec {
     const int* count;
     u32* made;    // how many of the `makers` thread blocks that make the rows are done; this kernel sets it back to 0
     Split split;  // of Σ tiles·units·cost; with a gate of tiles·units. batch.cuh: of outputs·cost; of the outputs of one part
-    u32* handed;  // [thread blocks][R][gate and up][16] totals of tiles that two share, as ~bits; 0: not there
     u32 makers;
     u32 by_units;  // ⌈2³² / units⌉
     u32 pause;     // nanoseconds before the first request: what makes the rows has memory to itself meanwhile
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
-    int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
     int slice, pass;  // of batch.cuh
+    int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
+    u32* handed;      // [thread blocks][R][gate and up][16] totals of tiles that two share, as ~bits; 0: not there
 };
 INLINE bool is_gated(const Matvec& a) { return a.epilogue == OUT_SILU || a.epilogue == OUT_GELU; }
 
@@ -331,7 +331,6 @@ __shared__ u32 claimed;                // walks that somebody does
 // The chains of piece i, of rows `first` and, without a gate, the one behind it if there are so many: half of a warp walks
 // gate and half up, or each half a row.
 template <typename Form, int ROWS>
-// What comes from others is there long before the last chunk of the piece is: it is asked for first.
 INLINE void walk_piece(const Matvec& a, const Line& line, const Layout& l, int i, int slot, u32 complete, int first, int n) {
     bool gated = line.each == 2;
     int row = threadIdx.x % 16, half = threadIdx.x % 32 / 16, sub = gated ? half : 0, r = gated ? first : first + half;
@@ -341,6 +340,7 @@ INLINE void walk_piece(const Matvec& a, const Line& line, const Layout& l, int i
     u32* handed = a.handed + (2 * r + sub) * TILE_OUTPUTS + row;
     float *out = gated ? a.out : part.out, v = 0.0f;
     out += (i64)r * part.outputs + g.output + row;
+    // It is there long before the last chunk of the piece is, so it is asked for first.
     if (owned && g.first > 0) v = taken(handed + (i64)begun_by(a, g, line) * ROWS * 2 * TILE_OUTPUTS);
     count_wait(laid_down + slot, complete);
     if (owned) v = walk(Form(), l.terms + r * l.window + ((slot * line.each + sub) * TILE_OUTPUTS + row) * l.pitch,

@@ -1,0 +1,28 @@
+"""Numbers that stand both in a text and in the Python that launches it."""
+
+import re
+
+import pytest
+
+from muser.devices.cuda import attending, projecting, shapes
+from muser.kernels.source import read_source
+
+
+CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "value"),
+    [
+        ("matvec.cuh", CONSTANT.format(name="MOST_SLOTS"), shapes.SLOTS),
+        ("blocks.cuh", CONSTANT.format(name="TILE_OUTPUTS"), shapes.TILE_OUTPUTS),
+        ("attention_few.cuh", CONSTANT.format(name="FEW_TILES"), attending.FEW_TILES),
+        ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),
+        ("batch.cuh", r"sizeof\(Chain\) == (\d+)", shapes.CHAIN),
+        ("held.cuh", CONSTANT.format(name="HELD"), projecting.HELD),
+    ],
+)
+def test_text_and_launch_agree(text, pattern, value):
+    found = re.search(pattern, read_source("cuda").texts[text].decode())
+    assert found is not None
+    assert int(found[1]) == value
