@@ -7,7 +7,6 @@ import pytest
 from muser.devices.cuda import attending, projecting, shapes
 from muser.kernels.source import read_source
 
-
 CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
 
 
