@@ -545,17 +545,6 @@ INLINE void request_next(Asking& next, u8* to, u64* full) {
     copy_commit();
 #endif
 }
-INLINE void await_stage(u64* full, u32 phase, int stages) {
-#ifdef HAS_BULK
-    barrier_wait(full, phase);
-#else
-    if (stages == 1) copy_wait<0>();
-    else if (stages == 2) copy_wait<1>();
-    else if (stages == 3) copy_wait<2>();
-    else copy_wait<3>();
-    __syncwarp();
-#endif
-}
 
 // --- chains ---
 INLINE int own_input(int k) { return (k >> 2) * 8 + 2 * own_pair() + (k & 1); }  // the row of a lane's element k
@@ -732,7 +721,7 @@ INLINE void multiply_run(const Matvec& a, Asking& next) {
             for (; unit >= until; until += work.slice) go_to_round(there, there + 1);
             u8* here = stage_at(a, stage);
             Terms<Form> now;
-            await_stage(full + stage, phase, a.stages);
+            await(full + stage, phase, a.stages);
             unit_terms(Form(), format, here, rows, now);
             __syncwarp();
             request_next<Form, true>(next, here, full + stage);
@@ -790,7 +779,7 @@ INLINE void multiply(const Matvec& a, Asking& next) {
         for (int k = 0; k < count; k++) {
             if (Form::SPAN > 1 && k) hold(now, total, steps);
             u8* here = stage_at(a, stage);
-            await_stage(full + stage, phase, a.stages);
+            await(full + stage, phase, a.stages);
             unit_terms(Form(), format, here, rows, now);
             rows.next(1);
             __syncwarp();

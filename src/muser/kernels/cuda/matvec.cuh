@@ -93,7 +93,7 @@ struct __align__(16) Piece {
     u32 what;        // part; format; 16-byte pieces of an output's unit, and apart
     int output;      // the tile's first
     int origin;      // where span 0 begins: a piece that is taken first ends with the last span
-    int first, end, spare;
+    int first, end;
     MEMBER int part() const { return (int)(what & 3); }
     MEMBER int format() const { return (int)(what >> 2 & 31); }
     MEMBER int unit_bytes() const { return (int)(what >> 7 & 31) * 16; }
@@ -390,8 +390,8 @@ template <typename Form, int ROWS>
 struct Stream {
     static constexpr bool BY_WARP = ROWS > 1 && Form::UNIT == GROUP && Form::BLOCKS == 1;
     ChunkAt at, next, step;  // to be multiplied; to be requested; from one to the next
-    int stage, slot;  // of `at`
-    u32 phase, turn;  // how often all slots were used before
+    int stage, slot;         // of `at`
+    u32 phase, turn;         // turn: how often all slots were used before
 
     MEMBER void forward(const Line& line, ChunkAt& spot) {
         spot.piece += step.piece, spot.span += step.span;
