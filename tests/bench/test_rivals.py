@@ -11,12 +11,8 @@ import pytest
 
 from muser.bench.rivals import FlyweightSide, LlamaLibrarySide, LlamaPythonSide
 from muser.bench.rivals.llama_side import found_library, include_folders
-from muser.bench.rivals.llama_worker import (
-    by_slot,
-    card_libraries,
-    instruction_sets,
-    on_cards,
-)
+from muser.bench.rivals.llama_told import card_libraries, instruction_sets, on_cards
+from muser.bench.rivals.llama_worker import by_slot
 from muser.errors import DeviceError, UsageError
 from muser.kernels import find_compiler
 

@@ -11,10 +11,8 @@ import ctypes
 import hashlib
 import importlib.util
 import json
-import re
 import sys
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -23,9 +21,6 @@ import numpy as np
 
 THEIR_CHOICE = -(1 << 31)  # n_gpu_layers is left to llama.cpp
 KEPT = ("buffer size", "lash", "using device", "offloaded")  # what is kept of its log, as llama.c
-DEVICE = re.compile(r"\busing device (\S+) \((.*?)\)")
-OFFLOADED = re.compile(r"\boffloaded (\d+)/(\d+) layers")
-CARD_LIBRARY = re.compile(r"/lib(cuda|cudart|cublas|cublasLt)\.so[.0-9]*$")
 ALIGNMENT = 8  # bytes at the end of a structure that may be padding
 FAILURES = {0: "cannot load this model", -1: "cannot make a context", -2: "starts no threads"}
 Chosen = tuple[list[list[int]], list[list[float]]]  # ids and margins, [steps][slots]
@@ -83,14 +78,14 @@ class Library:
         self._check_sizes()
 
     def described(self) -> dict[str, Any]:
-        told = self._library.parent / "build.json"  # by bench/peers/llama_build.py
-        build = json.loads(told.read_text()) if told.is_file() else {}
+        file = self._library.parent / "build.json"  # by bench/peers/llama_build.py
+        build = json.loads(file.read_text()) if file.is_file() else {}
         system = self._shim.peer_system().decode()
         return {
             "version": build.pop("build", "unknown"),
             "build": {**build, "library": self._library.name},
-            "libraries": {**card_libraries(), **hashes(self._library.parent)},
-            "instruction_sets": instruction_sets(system),
+            "libraries": {**told.card_libraries(), **told.hashes(self._library.parent)},
+            "instruction_sets": told.instruction_sets(system),
         }
 
     def notes(self) -> list[str]:
@@ -176,8 +171,11 @@ class Bindings:
         return {
             "version": f"llama-cpp-python {version('llama-cpp-python')}",
             "build": {"python": sys.version.split()[0]},
-            "libraries": {**card_libraries(), **hashes(Path(self._c.__file__).parent / "lib")},
-            "instruction_sets": instruction_sets(self._c.llama_print_system_info().decode()),
+            "libraries": {
+                **told.card_libraries(),
+                **told.hashes(Path(self._c.__file__).parent / "lib"),
+            },
+            "instruction_sets": told.instruction_sets(self._c.llama_print_system_info().decode()),
         }
 
     def notes(self) -> list[str]:
@@ -270,7 +268,7 @@ class Worker:
 
     def do_identity(self) -> dict[str, Any]:
         said = self._engine.notes()
-        settings = {**self._settings, **on_cards(said), "said": said}
+        settings = {**self._settings, **told.on_cards(said), "said": said}
         return {"engine": "llama.cpp", **self._engine.described(), "settings": settings}
 
     def do_load(self, model: str, threads: int, context: int, slots: int) -> dict[str, Any]:
@@ -370,48 +368,9 @@ def digest(row: Any) -> str:
     return hashlib.sha256(row.astype("<f4").tobytes()).hexdigest()
 
 
-def hashes(folder: Path) -> dict[str, str]:
-    """The libraries of a folder, links left out, by SHA-256."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink()]
-    libraries = [path for path in files if {".so", ".dylib", ".dll"} & set(path.suffixes)]
-    return {path.name: sha256(path) for path in libraries}
-
-
-def card_libraries(maps: Path = Path("/proc/self/maps")) -> dict[str, str]:
-    """CUDA's libraries that this process has loaded, by SHA-256; none where no card is used."""
-    if not maps.is_file():
-        return {}
-    named = {line.split(maxsplit=5)[5].strip() for line in maps.open() if "/" in line}
-    found = [Path(name) for name in sorted(named) if CARD_LIBRARY.search(name)]
-    return {path.name: sha256(path) for path in found if path.is_file()}
-
-
-def on_cards(said: Sequence[str]) -> dict[str, Any]:
-    """The cards that llama.cpp said it uses, and how many of how many layers lie there; nothing
-    where it said nothing of cards.
-    """
-    text = "\n".join(said)
-    cards = [{"device": device, "name": name} for device, name in DEVICE.findall(text)]
-    layers = [{"layers": int(some), "of": int(all_)} for some, all_ in OFFLOADED.findall(text)]
-    return {**({"cards": cards} if cards else {}), **({"offloaded": layers[-1]} if layers else {})}
-
-
-@cache  # cuBLAS is half a gigabyte
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def instruction_sets(system: str) -> list[str]:
-    """llama.cpp's own line, `CPU : AVX = 1 | AMX_INT8 = 1 | …`, as the names that are on."""
-    words = system.replace(":", "|").split("|")
-    return [word.rpartition("=")[0].strip() for word in words if word.strip().endswith("= 1")]
-
-
-def _answering() -> Any:
-    """The other end of the pipe, by path: this interpreter may not have Muser."""
-    path = Path(__file__).resolve().parents[1] / "answering.py"
-    spec = importlib.util.spec_from_file_location("answering", path)
+def _by_path(path: Path) -> Any:
+    """A module of Muser's, by path: this interpreter may not have Muser."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -419,7 +378,9 @@ def _answering() -> Any:
     return module
 
 
-answering = _answering()
+HERE = Path(__file__).resolve().parent
+answering = _by_path(HERE.parent / "answering.py")  # the other end of the pipe
+told = _by_path(HERE / "llama_told.py")
 
 
 def main(batch: str, layers: str, kind: str, *paths: str) -> None:
