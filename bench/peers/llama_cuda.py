@@ -3,7 +3,7 @@
     python bench/peers/llama_cuda.py install [--source ARCHIVE] [--arch 90-real]
     python bench/peers/llama_cuda.py where [--arch 90-real]
 
-Needs the CUDA toolkit with nvcc and cuBLAS, a C++ compiler, cmake, and about nine minutes on
+Needs the CUDA toolkit with nvcc and cuBLAS, a C++ compiler, cmake, and about five minutes on
 sixteen cores. Source and place are those of `llama_clang.py`; `--source` takes an archive or a
 folder that is here already, for a machine without a network. `--arch` is cmake's name of the card's
 architecture, for a build on a machine without that card.
@@ -85,7 +85,7 @@ def recipe(arch: str | None = None) -> Recipe:
         paths=(f"-DCMAKE_CUDA_COMPILER={nvcc}", f"-DCMAKE_CXX_COMPILER={plus}"),
         targets=TARGETS,
         script=Path(__file__).name,
-        minutes="nine minutes on sixteen cores",
+        minutes="five minutes on sixteen cores",
     )
 
 
