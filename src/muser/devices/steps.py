@@ -43,8 +43,8 @@ def check_step(step: Step, limits: Limits, vocabulary: int) -> None:
 
 
 def _reach(values: NDArray[np.int32]) -> tuple[int, int]:
-    """The least and the largest. Of few Python finds them in a fifth of the time that NumPy takes,
-    and a step of one row waits for it.
+    """The least and the largest. A step of one row waits for that, and of few values Python finds
+    them sooner than NumPy: of one in 0.4 instead of 3.8 µs, of sixteen in 0.9 instead of 3.1.
     """
     if len(values) <= BY_PYTHON:
         some = values.tolist()

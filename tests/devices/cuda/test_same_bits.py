@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from muser.devices import Limits, Step
-from muser.devices.cuda import CudaRunner
+from muser.devices.cuda import CudaRunner, tapes
 from muser.devices.cuda.buckets import HEAD_ROWS
 from muser.devices.feeding import logits_of, stretch
 from muser.errors import DeviceError
@@ -70,6 +70,21 @@ def test_every_row_bucket_gives_the_oracles_bytes(made, model):
         weights.tensor(name).type.name for op in graph.ops for name in getattr(op, "weights", ())
     }
     assert types | {"KV", "rows"} == set(runner.labels)
+
+
+@pytest.mark.parametrize("short", [0, 18])
+@pytest.mark.parametrize("model", NARROW, ids="-".join)
+def test_short_steps_and_others(made, monkeypatch, model, short):
+    """Steps below `SHORT` have tapes of their own: none here, or those that end before it."""
+    monkeypatch.setattr(tapes, "SHORT", short)
+    graph, weights, ids, expected = made(model)
+    runner = load("sm_90a", graph, weights, Limits(LENGTH, 1, CHUNK))
+    for step, rows in steps(ids, (1, 3, 5, 8, 1, 1, 1, 4, 16)):
+        runner.resume()  # labels are of what is played from here on
+        assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+        played = {label.split("[")[0] for label in runner.labels["KV"]}
+        is_fused = model[1] == "census" and rows.stop <= short
+        assert ("combine_256" in played, "decode_combine" in played) == (is_fused, not is_fused)
 
 
 @pytest.mark.parametrize("model", NARROW, ids="-".join)

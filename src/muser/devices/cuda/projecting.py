@@ -24,7 +24,7 @@ from muser.devices.cuda.shapes import (
     split,
 )
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
-from muser.devices.cuda.structs import Matvec, Part, Quantise, Source
+from muser.devices.cuda.structs import Attend, Combine, Matvec, Part, Quantise, Source
 from muser.formats import BlockType
 from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
@@ -152,9 +152,10 @@ def _matvec(
         name = f"matvec_{FORMS[block]}_{rows}"
         args.slots, args.by_units = shape.tiles, inverse(layouts[0].groups)
         (args.handed,) = low.shared.rooms(handed_room(low.processors))
-        args.split = split(line.grid, line.total, _last_share(line.grid, size, source.kind))
+        args.split = split(line.grid, line.total, _last_share(low, line.grid, size))
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
-    if follows_brief if source.kind != PLAIN else not is_batch and size <= BRIEF:
+    is_behind = not is_batch and size <= BRIEF and _is_behind_attention(low)
+    if is_behind or (source.kind != PLAIN and follows_brief):
         args.pause = PAUSE
     low.launch(
         name,
@@ -167,13 +168,18 @@ def _matvec(
     )
 
 
-def _last_share(grid: int, size: int, kind: int) -> float | None:
+def _last_share(low: Lowering, grid: int, size: int) -> float | None:
     """Of the thread blocks that begin last: `split`. Behind attention, whose tiles hold some
     multiprocessors until everything is there, nothing.
     """
     if size > BRIEF:
         return share_of_last(grid, size)
-    return 0.0 if kind == PLAIN else None
+    return 0.0 if _is_behind_attention(low) else None
+
+
+def _is_behind_attention(low: Lowering) -> bool:
+    """Whether the rows that the next projection reads are attention's, quantised."""
+    return any(isinstance(launch.args, Attend | Combine) for launch in low.launches[-2:])
 
 
 def _follows_brief(low: Lowering) -> bool:
