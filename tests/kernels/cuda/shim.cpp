@@ -155,6 +155,7 @@ static void wait_for(const char* format, const char* name, u32 first, u32 second
     me->state = WAITING;
     leave();
 }
+constexpr int MOST_IN_VAIN = 1 << 20;
 static void yield() {
     wake(me->index);
     leave();
@@ -695,6 +696,7 @@ static void run_block() {
     for (auto& b : named) b.arrived = b.count = 0, b.waiting.clear();
     live = threads;
     for (int i = 0; i < threads; i++) begin(i);
+    int in_vain = 0;  // turns of those that poll, since another's
     while (live) {
         me = nullptr;
         bool polled = !ready.empty() && fibers[ready.front()].naps;
@@ -705,6 +707,8 @@ static void run_block() {
         }
         if (by_warps) std::swap(ready.front(), ready[next_by_warps()]);
         else if (seed) std::swap(ready.front(), ready[chance() % ready.size()]);
+        in_vain = fibers[ready.front()].naps ? in_vain + 1 : 0;
+        if (in_vain > MOST_IN_VAIN) fail("deadlock: all threads that go on poll for what nobody writes");
         me = &fibers[ready.front()];
         ready.pop_front();
         thread = me->thread;

@@ -139,6 +139,7 @@ def test_right_use_passes(wrong, seed):
             12,
             "deadlock.*threads 0 to 31 wait at named_sync 2; threads 32 to 63 wait at named_sync 3",
         ),
+        (15, "deadlock: all threads that go on poll for what nobody writes"),
     ],
 )
 def test_wrong_use_is_named(wrong, mode, said):

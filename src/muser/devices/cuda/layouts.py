@@ -59,6 +59,11 @@ class Layout:
         return cls(kind, width, outputs)
 
     @property
+    def tiles(self) -> int:
+        """Of `TILE_OUTPUTS` outputs that are not all padding."""
+        return -(-self.outputs // TILE_OUTPUTS)
+
+    @property
     def groups(self) -> int:
         """Of a row: of 256 elements, of 128 for float weights."""
         return -(-self.width // (GRID_BLOCK if self.type in FLOATS else GROUP))

@@ -137,8 +137,7 @@ def _matvec(
             cost | APART.get(layout.type, 0) << 5,
             inverse(cost),
         )
-        tiles = -(-layout.outputs // TILE_OUTPUTS)
-        base += cost * (layout.outputs if is_batch else tiles * layout.groups)
+        base += cost * (layout.outputs if is_batch else layout.tiles * layout.groups)
     _finish(low, args, after)
     size = sum(layout.bytes for layout in layouts)
     if is_batch:

@@ -69,7 +69,7 @@ def matvec_line(low: Lowering, layouts: Sequence[Layout], *, gated: bool) -> Lin
     """Where there are few tiles, two thread blocks for each: what its chains have come to is handed
     on from one to the next.
     """
-    tiles = [-(-layout.outputs // TILE_OUTPUTS) for layout in layouts]
+    tiles = [layout.tiles for layout in layouts]
     costs = [unit_bytes(layout.type) // PIECE for layout in layouts]
     if gated:
         tiles, costs = tiles[:1], [1]

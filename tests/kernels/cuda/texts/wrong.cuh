@@ -36,6 +36,13 @@ KERNEL wrong(const Wrong a) {
         a.y[i] = lanes[i];
     }
     if (mode == 14) a.y[i + 1] = 0;
+    if (mode == 15) {
+        __shared__ u32 count;
+        if (i == 0) count = 0;
+        __syncthreads();
+        if (i == 1) count_add(&count, 1);
+        count_wait(&count, 2);
+    }
 }
 
 // Two sums of all threads, one after another: through one array, or (zero: 0) each through its own.
