@@ -164,9 +164,9 @@ def main():
                 wrong += check_models(devices, models, chosen.repeats)
             if "slots" in cases:
                 wrong += check_slots(chosen.device, models)
-        if "twins" in cases:
-            twins = [(path.stem, path) for path in chosen.twins]
-            wrong += check_models(devices, twins, 1, 256)
+            if "twins" in cases:
+                twins = [(path.stem, path) for path in chosen.twins]
+                wrong += check_models(devices, twins, 1, 256)
         if "census" in cases:
             time_census(chosen.census, list(map(int, chosen.depths.split(","))), chosen.chunk)
     print(f"{wrong} words differ")
