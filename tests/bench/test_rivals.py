@@ -58,6 +58,13 @@ def test_decode_feeds_what_it_is_given(side: LlamaLibrarySide, model: Path) -> N
     assert side.decode([[]], [[7]]).ids == (choice(7, 0),)
 
 
+def test_a_crash_says_what_may_help(side: LlamaLibrarySide, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="ended with status -6") as caught:
+        side.load(tmp_path / "crash.gguf", threads=1, context=8)
+    assert "LD_PRELOAD" in caught.value.remedy
+    assert "by hand" in caught.value.remedy
+
+
 def test_slots_lie_one_after_the_other(side: LlamaLibrarySide, model: Path) -> None:
     side.load(model, threads=1, context=8, slots=2)
     sample = side.decode([[1], [2, 3]], [[10, 11], [20, 21]])

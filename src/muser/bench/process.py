@@ -20,8 +20,10 @@ class WorkerSide:
     """A `Side` whose worker is `command`; `environment` is added to this process's own.
 
     Raises `DeviceError` for whatever the worker refuses and for a worker that dies, with the last
-    lines it wrote to standard error.
+    lines it wrote to standard error. `after_crash`: what else may help one that a signal ended.
     """
+
+    after_crash = ""
 
     def __init__(
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -101,7 +103,8 @@ class WorkerSide:
         lines = self._log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
         return DeviceError(
             f"The process of {self.name} ended with status {status}: {' | '.join(lines)}",
-            "Start it by hand to see all it says, or leave this side out.",
+            (self.after_crash if status < 0 else "")
+            + "Start it by hand to see all it says, or leave this side out.",
         )
 
 

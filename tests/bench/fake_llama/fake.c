@@ -1,6 +1,7 @@
 /* A library that computes nothing: the choice after a token is a plain function of that token, its
  * position and its slot, and whatever a caller does wrong makes llama_decode fail.
  */
+#include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,6 +45,8 @@ struct llama_context_params llama_context_default_params(void)
 
 struct llama_model *llama_model_load_from_file(const char *path, struct llama_model_params params)
 {
+    if (strstr(path, "crash"))
+        abort();
     FILE *file = fopen(path, "rb");
     if (!file || !params.use_extra_bufts)
         return NULL;

@@ -31,6 +31,11 @@ class LlamaLibrarySide(WorkerSide):
     library, `DeviceError` where headers or compiler are missing or the headers are another build's.
     """
 
+    after_crash = (
+        "If `readelf -d` names no libstdc++.so.6 for its libraries, they have copies of their own"
+        " which get mixed up here: set LD_PRELOAD to that library. "
+    )
+
     def __init__(
         self,
         library: Path,
