@@ -58,6 +58,7 @@ class ShimCard:
             memory=memory,
             shared=SHARED[architecture],
             driver="0",
+            bytes_a_cycle=18.0,
         )
         self.architecture, self.seed = architecture, seed
         self.held, self.taken, self.recording = [], 0, None

@@ -40,6 +40,7 @@ class PaperCard:
             memory=1 << 37,
             shared=shared or most,
             driver="0",
+            bytes_a_cycle=18.0,
         )
         self.images, self.next = images, 1 << 40
         self.launches = []

@@ -65,6 +65,7 @@ class Quantise(Structure):
         count=c_void_p,
         faults=c_void_p,
         made=c_void_p,
+        held=c_int,
     )
 
 
@@ -87,7 +88,7 @@ class Matvec(Structure):
         *fields(parts=Part * 4, source=Source, out=c_void_p),
         *fields(act_entry=c_uint64, scale_entry=c_uint64, cap_entry=c_uint64),
         *fields(faults=c_void_p, count=c_void_p, made=c_void_p, split=Split),
-        *fields(makers=c_uint32, by_units=c_uint32, pause=c_uint32),
+        *fields(makers=c_uint32, by_units=c_uint32, pace=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int),
         *fields(slice=c_int, pass_=c_int, slots=c_int, handed=c_void_p),
@@ -185,11 +186,14 @@ def quantised(shim, family, source, count, rows, seed=0, word=None, made=None):
     made = device(np.zeros(1, np.uint32)) if made is None else made
     before = int(made[0])
     values = (address(codes), address(scales), address(n), address(word), address(made))
-    argument = Quantise(source, *values)
+    has_weights = source.weight and (not source.branch_norm or source.branch_weight)
+    groups = -(-width // 256)
+    held = (groups <= 32) * (16 << (groups > 16)) if has_weights and width % 256 == 0 else 0
+    argument = Quantise(source, *values, held)
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
     if source.kind != PLAIN:
-        shared = 2560 * -(-width // 256)
-        shim.launch(f"norm_{name}", rows, 256, argument, shared=shared, seed=seed)
+        shared = 2048 * (groups + held) if held else 1024 * groups
+        shim.launch(f"norm_{name}", rows, 512, argument, shared=shared, seed=seed)
     else:
         shim.launch(name, (rows, 2), 256, argument, seed=seed)
     assert made[0] - before == rows * (1 if source.kind != PLAIN else 2)

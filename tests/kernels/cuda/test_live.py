@@ -40,7 +40,7 @@ def test_texts_of_the_tests_compile(compiler, architecture):
 class HostCard:
     """Memory of the host's, and one kernel: it doubles the floats that it is pointed to."""
 
-    facts = Facts("none", (9, 0), 1, 1 << 20, 1 << 16, "0")
+    facts = Facts("none", (9, 0), 1, 1 << 20, 1 << 16, "0", 18.0)
 
     def __init__(self):
         self.lost, self.shapes = False, []

@@ -213,8 +213,13 @@ def test_largest_sums_of_the_grid(shim):
 WIDE = {"256": 768, "32": 1056, "grid": 1160}
 KINDS = {"256": BlockType.Q6_K, "32": BlockType.Q4_1, "grid": BlockType.BF16}
 FAMILIES = tuple(WIDE)
-MADE = (*WIDE.items(), ("256", 1536), ("256", 8704), ("32", 1024), ("grid", 512))
-"""Rows that are held in registers meanwhile have widths that 512 divides, and up to 8,192."""
+MADE = (
+    *WIDE.items(),
+    *(("256", width) for width in (1536, 4352, 8448)),
+    ("32", 1024),
+    ("grid", 512),
+)
+"""Rows that are held in registers meanwhile have widths that 256 divides, up to 8,192."""
 
 
 def vectors(width, rows):

@@ -19,7 +19,8 @@ Address = int
 class Facts:
     """A card: `capability` is its compute capability, `memory` its size in bytes.
 
-    `shared`: bytes of shared memory that one thread block may take.
+    `shared`: bytes of shared memory that one thread block may take. `bytes_a_cycle`: what memory
+    could send to each multiprocessor in a cycle of its clock, by clocks and width.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Facts:
     memory: int
     shared: int
     driver: str
+    bytes_a_cycle: float
 
     @property
     def architecture(self) -> str:

@@ -100,13 +100,16 @@ def _facts(api: Api, device: object) -> Facts:
         kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(api.call(driver.cuDeviceGetAttribute(kind, device)))
 
+    processors = attribute("MULTIPROCESSOR_COUNT")
+    bits = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH")  # a millisecond
     return Facts(
         name=api.call(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode(),
         capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
-        processors=attribute("MULTIPROCESSOR_COUNT"),
+        processors=processors,
         memory=int(api.call(driver.cuDeviceTotalMem(device))),
         shared=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         driver=str(int(api.call(driver.cuDriverGetVersion()))),
+        bytes_a_cycle=bits / 8 / processors / max(1, attribute("CLOCK_RATE")),
     )
 
 

@@ -16,6 +16,7 @@ from muser.devices.cuda.shapes import (
     BESIDE,
     CODES_BYTES,
     PIECE,
+    RESERVED,
     batch_shape,
     inverse,
     matvec_line,
@@ -31,10 +32,10 @@ from muser.graph.arithmetic import GRID_BLOCK
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 BRIEF = 24 << 20  # bytes of weights
-PAUSE = 1000  # nanoseconds
+PACE = 0.9  # of the memory's speed by its clock
 COUNTS = 8  # bytes: two words
 MATVEC_ROWS = 4  # the most of `matvec.cuh`
-ROW_THREADS, HELD = 256, 32  # of a block that makes a row; groups that it holds in registers
+ROW_THREADS, HELD = 512, (16, 32)  # of a block that makes a row; groups that it may hold
 ALONE = BESIDE + 8 * 1024
 """Of shared memory, that it takes at least: beside a projection it waits for that one's bytes."""
 QUANTISE_WARPS = 8  # of a block that quantises a row as it is, 256 elements a warp
@@ -118,7 +119,6 @@ def _matvec(
     after: After,
 ) -> None:
     rows = int(low.bucket)
-    follows_brief = _follows_brief(low)
     ready, made = quantised(low, op, block, source), _made(low)
     args = Matvec(source=ready, faults=low.step.back, count=low.count_at)
     args.made, args.makers = made, math.prod(low.launches[-1].shape.grid)
@@ -152,10 +152,8 @@ def _matvec(
         args.slots, args.by_units = shape.tiles, inverse(layouts[0].groups)
         (args.handed,) = low.shared.rooms(handed_room(low.processors))
         args.split = split(line.grid, line.total, _last_share(low, line.grid, size))
+        args.pace = pace(low, shape.stage_bytes)
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
-    is_behind = not is_batch and size <= BRIEF and _is_behind_attention(low)
-    if is_behind or (source.kind != PLAIN and follows_brief):
-        args.pause = PAUSE
     low.launch(
         name,
         (shape.grid,),
@@ -165,6 +163,14 @@ def _matvec(
         served=types_of(members),
         tensors=tuple(member.placed.name for member in members),
     )
+
+
+def pace(low: Lowering, size: int) -> int:
+    """Cycles from one request of `size` bytes to the next: as memory answers them, so that what is
+    asked in between, by the kernel that makes the row, waits for none of them.
+    """
+    speed = PACE * low.shared.card.facts.bytes_a_cycle
+    return int(size / speed) if speed > 0 else 0
 
 
 def _last_share(low: Lowering, grid: int, size: int) -> float | None:
@@ -179,17 +185,6 @@ def _last_share(low: Lowering, grid: int, size: int) -> float | None:
 def _is_behind_attention(low: Lowering) -> bool:
     """Whether the rows that the next projection reads are attention's, quantised."""
     return any(isinstance(launch.args, Attend | Combine) for launch in low.launches[-2:])
-
-
-def _follows_brief(low: Lowering) -> bool:
-    """Whether the last projection is over so soon that all thread blocks of the next one begin at
-    once, when the kernel that makes their row does.
-    """
-    for launch in reversed(low.launches):
-        if isinstance(launch.args, Matvec):
-            weights = map(low.shared.weights.matrix, launch.tensors)
-            return sum(placed.layout.bytes for placed in weights) <= BRIEF
-    return False
 
 
 def types_of(members: Iterable[Member]) -> tuple[str, ...]:
@@ -253,7 +248,20 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
         grid = low.rows, -(-width // (256 * QUANTISE_WARPS))
         low.launch(QUANTISERS[block], grid, 32 * QUANTISE_WARPS, args)
     else:
-        groups = -(-width // 256)
-        shared = max(ALONE, (2560 if groups <= HELD else 1024) * groups)
+        args.held, shared = held_groups(low, source)
+        shared = max(ALONE, shared)
         low.launch(f"norm_{QUANTISERS[block]}", (low.rows,), ROW_THREADS, args, shared=shared)
     return Source(codes=codes, scales=scales, kind=READY, width=width)
+
+
+def held_groups(low: Lowering, source: Source) -> tuple[int, int]:
+    """How many groups of a row a kernel is made for that holds it in registers (`held.cuh`), none
+    where it does not, and its bytes of shared memory.
+    """
+    groups, room = -(-source.width // 256), low.shared.card.facts.shared - RESERVED
+    if source.width % 256 == 0 and source.weight and (not source.branch_norm or source.branch_weight):
+        for held in HELD:
+            size = 2048 * (groups + held)
+            if groups <= held and size <= room:
+                return held, size
+    return 0, 1024 * groups

@@ -129,6 +129,7 @@ class Quantise(ctypes.Structure):
         ("count", Pointer),
         ("faults", Pointer),
         ("made", Pointer),
+        ("held", Int),
     )
 
 
@@ -180,7 +181,7 @@ class Matvec(ctypes.Structure):
         ("split", Split),
         ("makers", Word),
         ("by_units", Word),
-        ("pause", Word),
+        ("pace", Word),
         ("scale", Float),
         ("cap", Float),
         ("inverse_cap", Float),

@@ -56,7 +56,7 @@ INLINE void combine_and_quantise(const Combine& c) {
     if (!is_there || threadIdx.x >= 32) return;
     float w[8];
     load8(made, 8 * (int)threadIdx.x, GROUP, w);
-    quantise_group<256>(w, group, c.codes + (size_t)row * groups * CODES_PITCH, c.scales + (size_t)row * groups);
+    quantise_group<256>(w, top_of(w), group, c.codes + (size_t)row * groups * CODES_PITCH, c.scales + (size_t)row * groups);
 }
 }  // namespace attention
 

@@ -101,6 +101,13 @@ INLINE u32 unknown(u32 x) {
     return x;
 }
 
+// Of this multiprocessor's clock; differences are right.
+INLINE u32 cycles() {
+    u32 x;
+    ASM("mov.u32 %0, %%clock;" : "=r"(x));
+    return x;
+}
+
 // Barriers among some warps of a block; `count` threads in all.
 INLINE void named_sync(int name, int count) { ASM("bar.sync %0, %1;" ::"r"(name), "r"(count) : "memory"); }
 INLINE void named_arrive(int name, int count) { ASM("bar.arrive %0, %1;" ::"r"(name), "r"(count) : "memory"); }
@@ -178,6 +185,13 @@ INLINE void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(read_once())
         : "memory");
 }
+// From shared memory; what was written there must be fenced (async_fence), and stay until all such stores are waited for.
+INLINE void bulk_store(void* to, const void* from, u32 bytes) {
+    ASM("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\tcp.async.bulk.commit_group;" ::"l"(to),
+        "r"(shared_address(from)), "r"(bytes)
+        : "memory");
+}
+INLINE void bulk_store_wait() { ASM("cp.async.bulk.wait_group 0;" ::: "memory"); }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {  // all of them multiples of 16
     ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
             shared_address(to)),

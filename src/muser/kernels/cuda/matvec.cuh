@@ -60,7 +60,7 @@ struct Matvec {
     Split split;  // of Σ tiles·units·cost; with a gate of tiles·units. batch.cuh: of outputs·cost; of the outputs of one part
     u32 makers;
     u32 by_units;  // ⌈2³² / units⌉
-    u32 pause;     // nanoseconds before the first request: what makes the rows has memory to itself meanwhile
+    u32 pace;      // cycles from one of a thread block's first requests to the next, while the row is being made
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
     int slice, pass;  // of batch.cuh
@@ -118,7 +118,8 @@ INLINE Line make_pieces(const Matvec& a, int units, Piece* to) {
     l.chunks = l.spans * l.each;
     int lane = threadIdx.x % 32, start = 0, count = 0, rest = 0;
     u32 low = 0, high = 0;
-    if (lane < (gated ? 1 : PARTS)) {
+    bool is_part = lane < (gated ? 1 : PARTS) && a.parts[lane % PARTS].outputs;
+    if (is_part) {
         const Part& part = a.parts[lane];
         u32 cost = gated ? 1 : part.size & 31;
         low = unit_at(part, cost, split_at(a.split, blockIdx.x), l);
@@ -127,8 +128,9 @@ INLINE Line make_pieces(const Matvec& a, int units, Piece* to) {
     int first = tile_of(low, l), last = tile_of(high - (high > low), l);
     if (high > low) count = last - first + 1, rest = (int)high - last * units;
     int ends = units;  // where the stretch ends in its last tile
-#pragma unroll
-    for (int k = 0; k < PARTS; k++) {
+    const int parts = gated ? 1 : __popc(__ballot_sync(~0u, is_part));
+#pragma unroll 1
+    for (int k = 0; k < parts; k++) {
         int more = __shfl_sync(~0u, count, k), at = __shfl_sync(~0u, rest, k);
         if (k < lane) start += more;
         if (more) ends = at;
@@ -137,16 +139,16 @@ INLINE Line make_pieces(const Matvec& a, int units, Piece* to) {
     bool many = l.pieces > 1, shared = many && ends < units;  // then the last piece goes first
     l.skipped = shared ? (l.spans - (ends + SPAN - 1) / SPAN) * l.each : 0;
     int first_unit = (int)low - first * units, continued = 0;  // whether the first piece is another's: it goes last
-#pragma unroll
-    for (int k = PARTS - 1; k >= 0; k--) {
+#pragma unroll 1
+    for (int k = parts - 1; k >= 0; k--) {
         int more = __shfl_sync(~0u, count, k), at = __shfl_sync(~0u, first_unit, k);
         if (more) continued = many && at > 0;
     }
 #pragma unroll 1
     for (int base = 0; base < l.pieces; base += blockDim.x) {
         int i = base + (int)threadIdx.x, p = 0;
-#pragma unroll
-        for (int k = 1; k < PARTS; k++) p += i >= __shfl_sync(~0u, start, k);
+#pragma unroll 1
+        for (int k = 1; k < parts; k++) p += i >= __shfl_sync(~0u, start, k);
         int own = i - __shfl_sync(~0u, start, p), from = __shfl_sync(~0u, first_unit, p);
         int tile = __shfl_sync(~0u, first, p) + own, final = __shfl_sync(~0u, count, p) - 1, end = __shfl_sync(~0u, rest, p);
         if (i >= l.pieces) continue;
@@ -431,13 +433,16 @@ struct Stream {
         while (spot.span >= chunks) spot.span -= chunks, spot.piece++;
         return spot;
     }
-    MEMBER void begin(const Matvec& a, const Line& line, const Layout& l, int warp, int warps) {
+    MEMBER void begin(const Matvec& a, const Line& line, const Layout& l, int warp, int warps, u32 pace) {
         stage = 0, phase = 0, slot = 0, turn = 0;
         at = next = chunk_at(line.skipped + warp, line.chunks), step = chunk_at(warps, line.chunks);
         move_slot(a, at.piece);
+        u32 start = cycles();
 #pragma unroll 1
-        for (int i = 0; i < a.stages; i++)
+        for (int i = 0; i < a.stages; i++) {
+            while (cycles() - start < (u32)(i * warps + warp) * pace);
             ask(line, l, ring_at(a, l, warp, i), full_at(warp, i));
+        }
     }
     // Terms of one or two units that stand at `tile`, from unit `unit` on. K-quants and four rows: by the warp, on matrix units.
     // Else a lane does one output's unit: of one row that takes no more instructions.
@@ -507,8 +512,7 @@ INLINE void matvec(const Matvec& a) {
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
         if (late == (turn == 1)) {
-            if (turn == 0 && a.pause) __nanosleep(a.pause);
-            if (warp < warps) stream.begin(a, line, l, warp, warps);
+            if (warp < warps) stream.begin(a, line, l, warp, warps, late ? 0 : a.pace);
         }
         if (turn == 1) break;
         touch(a);

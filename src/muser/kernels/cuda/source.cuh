@@ -49,9 +49,9 @@ INLINE u32 shared_max(u32 top) {  // among LANES neighbouring lanes
 }
 
 template <int B>
-INLINE void quantise_group(const float (&v)[8], int g, u8* codes, float* scales) {
+INLINE void quantise_group(const float (&v)[8], u32 top, int g, u8* codes, float* scales) {
     int lane = threadIdx.x % 32, sum = 0;
-    float a = __uint_as_float(shared_max<B / 8>(top_of(v))), inverse = 0.0f, scale = 0.0f;
+    float a = __uint_as_float(shared_max<B / 8>(top)), inverse = 0.0f, scale = 0.0f;
     if (a != 0.0f) inverse = div1(127.0f, a), scale = div1(1.0f, inverse);
     u32 low = rne4(inverse, v[0], v[1], v[2], v[3], sum), high = rne4(inverse, v[4], v[5], v[6], v[7], sum);
     sum += __shfl_xor_sync(~0u, sum, 1);
@@ -61,29 +61,33 @@ INLINE void quantise_group(const float (&v)[8], int g, u8* codes, float* scales)
     if (lane % 4 == 0) ((i16*)(group + GROUP))[lane / 4] = (i16)sum;
     if (lane % (B / 8) == 0) scales[(g * 32 + lane) / (B / 8)] = scale;
 }
-// The next group's loads are under way while one is quantised. One copy of the code: see FOURS.
+// The next group's loads are under way while one is quantised. One copy of the code: see FOURS. Whether an element was lost.
 template <typename F>
-INLINE void each_group(const float* x, int width, int warp, int warps, F f) {
+INLINE bool each_group(const float* x, int width, int warp, int warps, F f) {
     int groups = (width + GROUP - 1) / GROUP, at = 8 * (threadIdx.x % 32);
     float v[8], next[8];
+    bool bad = false;
     if (warp < groups) load8(x, warp * GROUP + at, width, next);
 #pragma unroll 1
     for (int g = warp; g < groups; g += warps) {
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = next[i];
         if (g + warps < groups) load8(x, (g + warps) * GROUP + at, width, next);
-        f(v, g);
+        u32 top = top_of(v);
+        bad |= top >= 0x7f800000u;
+        f(v, top, g);
     }
+    return bad;
 }
 // B: 256 or 32. To groups of 272 bytes and their scales, in whichever memory.
 template <int B>
-INLINE void quantise_row(const float* x, int width, u8* codes, float* scales, int warp, int warps) {
-    each_group(x, width, warp, warps, [&](const float (&v)[8], int g) { quantise_group<B>(v, g, codes, scales); });
+INLINE bool quantise_row(const float* x, int width, u8* codes, float* scales, int warp, int warps) {
+    return each_group(x, width, warp, warps, [&](const float (&v)[8], u32 top, int g) { quantise_group<B>(v, top, g, codes, scales); });
 }
 
 // To 16 bytes for every eight elements: their low digits, their high digits.
-INLINE void grid_group(const float (&v)[8], int g, int blocks, u8* codes, float* steps) {
-    int lane = threadIdx.x % 32, b = 2 * g + lane / 16, e = grid_step(__uint_as_float(shared_max<16>(top_of(v))), 13, -60);
+INLINE void grid_group(const float (&v)[8], u32 top, int g, int blocks, u8* codes, float* steps) {
+    int lane = threadIdx.x % 32, b = 2 * g + lane / 16, e = grid_step(__uint_as_float(shared_max<16>(top)), 13, -60);
     u32 w[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -94,9 +98,9 @@ INLINE void grid_group(const float (&v)[8], int g, int blocks, u8* codes, float*
     ((uint4*)codes)[g * 32 + lane] = make_uint4(w[0], w[1], w[2], w[3]);
     if (lane % 16 == 0) steps[b] = pow2(e);
 }
-INLINE void grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
+INLINE bool grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
     int blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
-    each_group(x, width, warp, warps, [&](const float (&v)[8], int g) { grid_group(v, g, blocks, codes, steps); });
+    return each_group(x, width, warp, warps, [&](const float (&v)[8], u32 top, int g) { grid_group(v, top, g, blocks, codes, steps); });
 }
 
 // --- before them, of rows that are too wide for held.cuh ---
