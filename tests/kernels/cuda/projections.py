@@ -192,7 +192,7 @@ def quantised(shim, family, source, count, rows, seed=0, word=None, made=None):
     argument = Quantise(source, *values, held)
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
     if source.kind != PLAIN:
-        shared = 2048 * (groups + held) if held else 1024 * groups
+        shared = 2048 * groups + 2592 * held if held else 1024 * groups
         shim.launch(f"norm_{name}", rows, 512, argument, shared=shared, seed=seed)
     else:
         shim.launch(name, (rows, 2), 256, argument, seed=seed)

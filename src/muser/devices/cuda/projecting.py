@@ -36,6 +36,7 @@ PACE = 0.9  # of the memory's speed by its clock
 COUNTS = 8  # bytes: two words
 MATVEC_ROWS = 4  # the most of `matvec.cuh`
 ROW_THREADS, HELD = 512, (16, 32)  # of a block that makes a row; groups that it may hold
+HELD_BYTES = 2592  # of shared memory, for each of those
 ALONE = BESIDE + 8 * 1024
 """Of shared memory, that it takes at least: beside a projection it waits for that one's bytes."""
 QUANTISE_WARPS = 8  # of a block that quantises a row as it is, 256 elements a warp
@@ -261,7 +262,7 @@ def held_groups(low: Lowering, source: Source) -> tuple[int, int]:
     groups, room = -(-source.width // 256), low.shared.card.facts.shared - RESERVED
     if source.width % 256 == 0 and source.weight and (not source.branch_norm or source.branch_weight):
         for held in HELD:
-            size = 2048 * (groups + held)
+            size = 2048 * groups + HELD_BYTES * held
             if groups <= held and size <= room:
                 return held, size
     return 0, 1024 * groups

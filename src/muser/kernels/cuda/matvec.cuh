@@ -329,6 +329,7 @@ INLINE int begun_by(const Matvec& a, const Piece& g, const Line& line) {
 __shared__ u32 laid_down[MOST_SLOTS];  // of the pieces that were in a slot: chunks, those that a piece has not included
 __shared__ u32 walked[MOST_SLOTS];     // and walks along their chains, one after another
 __shared__ u32 claimed;                // walks that somebody does
+__shared__ volatile u32 hurry;         // whether the row is made
 
 // The chains of piece i, of rows `first` and, without a gate, the one behind it if there are so many: half of a warp walks
 // gate and half up, or each half a row.
@@ -433,14 +434,14 @@ struct Stream {
         while (spot.span >= chunks) spot.span -= chunks, spot.piece++;
         return spot;
     }
-    MEMBER void begin(const Matvec& a, const Line& line, const Layout& l, int warp, int warps, u32 pace) {
+    MEMBER void begin(const Matvec& a, const Line& line, const Layout& l, int warp, int warps) {
         stage = 0, phase = 0, slot = 0, turn = 0;
         at = next = chunk_at(line.skipped + warp, line.chunks), step = chunk_at(warps, line.chunks);
         move_slot(a, at.piece);
         u32 start = cycles();
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
-            while (cycles() - start < (u32)(i * warps + warp) * pace);
+            while (cycles() - start < (u32)(i * warps + warp) * a.pace && !hurry);
             ask(line, l, ring_at(a, l, warp, i), full_at(warp, i));
         }
     }
@@ -488,6 +489,14 @@ struct Stream {
     }
 };
 
+INLINE bool is_made(const Matvec& a) { return *(const volatile u32*)a.made == a.makers; }
+// While the first requests are made: once the row is there, or about to be, they need no pace any more.
+INLINE void watch(const Matvec& a, int warps) {
+    u32 start = cycles();
+    while (!hurry && cycles() - start < (u32)(a.stages * warps) * a.pace)
+        if (is_made(a)) hurry = 1;
+}
+
 template <typename Form, int ROWS>
 INLINE void matvec(const Matvec& a) {
     SHARED_BYTES(shared);
@@ -495,12 +504,12 @@ INLINE void matvec(const Matvec& a) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - WALKERS<ROWS>;
     next_kernel_may_start();
     int n = min(*a.count, ROWS);
-    bool late = *(const volatile u32*)a.made == a.makers;
+    bool late = is_made(a);
     if (threadIdx.x % 32 == 0 && warp < warps)  // lanes of one warp would do it one by one
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
     if (threadIdx.x < MOST_SLOTS) laid_down[threadIdx.x] = walked[threadIdx.x] = 0;
-    if (threadIdx.x == 0) claimed = 0;
+    if (threadIdx.x == 0) claimed = 0, hurry = late;
 #ifdef HAS_BULK
     barrier_fence();
 #endif
@@ -512,7 +521,8 @@ INLINE void matvec(const Matvec& a) {
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
         if (late == (turn == 1)) {
-            if (warp < warps) stream.begin(a, line, l, warp, warps, late ? 0 : a.pace);
+            if (warp < warps) stream.begin(a, line, l, warp, warps);
+            else if (warp == warps && threadIdx.x % 32 == 0) watch(a, warps);
         }
         if (turn == 1) break;
         touch(a);
