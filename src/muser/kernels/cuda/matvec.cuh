@@ -21,8 +21,8 @@
 // Where the piece is not the tile's end, the totals go to the next thread block by a word of memory each; a thread block takes
 // that piece, the last one of its stretch, first, and the one that continues another's chains last. So it waits for thread
 // blocks of lower numbers alone, which began no later: for one, or where a stretch lies within a tile for all that share it.
-// A thread block that begins when the row is there already, since its multiprocessor was the last to be free, fetches the
-// row first: behind what fills its rings it would wait for microseconds.
+// The first requests are made at the pace at which memory answers, so that whoever makes the row does not wait behind them; and
+// what is not requested when the row is there is so behind the row, which would wait for it for microseconds else.
 #pragma once
 #include "fragments.cuh"
 
@@ -329,7 +329,7 @@ INLINE int begun_by(const Matvec& a, const Piece& g, const Line& line) {
 __shared__ u32 laid_down[MOST_SLOTS];  // of the pieces that were in a slot: chunks, those that a piece has not included
 __shared__ u32 walked[MOST_SLOTS];     // and walks along their chains, one after another
 __shared__ u32 claimed;                // walks that somebody does
-__shared__ volatile u32 hurry;         // whether the row is made
+__shared__ volatile u32 row_there;     // or about to be
 
 // The chains of piece i, of rows `first` and, without a gate, the one behind it if there are so many: half of a warp walks
 // gate and half up, or each half a row.
@@ -434,16 +434,22 @@ struct Stream {
         while (spot.span >= chunks) spot.span -= chunks, spot.piece++;
         return spot;
     }
-    MEMBER void begin(const Matvec& a, const Line& line, const Layout& l, int warp, int warps) {
+    MEMBER void begin(const Matvec& a, const Line& line, int warp, int warps) {
         stage = 0, phase = 0, slot = 0, turn = 0;
         at = next = chunk_at(line.skipped + warp, line.chunks), step = chunk_at(warps, line.chunks);
         move_slot(a, at.piece);
-        u32 start = cycles();
+    }
+    // The first requests of each stage from `stage` on, at a pace until the row is there, or all that are left.
+    MEMBER void fill(const Matvec& a, const Line& line, const Layout& l, int warp, int warps, u32 start, bool paced) {
 #pragma unroll 1
-        for (int i = 0; i < a.stages; i++) {
-            while (cycles() - start < (u32)(i * warps + warp) * a.pace && !hurry);
-            ask(line, l, ring_at(a, l, warp, i), full_at(warp, i));
+        for (; stage < a.stages; stage++) {
+            if (paced) {
+                while (cycles() - start < (u32)(stage * warps + warp) * a.pace && !row_there);
+                if (row_there) return;
+            }
+            ask(line, l, ring_at(a, l, warp, stage), full_at(warp, stage));
         }
+        if (!paced) stage = 0;
     }
     // Terms of one or two units that stand at `tile`, from unit `unit` on. K-quants and four rows: by the warp, on matrix units.
     // Else a lane does one output's unit: of one row that takes no more instructions.
@@ -490,12 +496,6 @@ struct Stream {
 };
 
 INLINE bool is_made(const Matvec& a) { return *(const volatile u32*)a.made == a.makers; }
-// While the first requests are made: once the row is there, or about to be, they need no pace any more.
-INLINE void watch(const Matvec& a, int warps) {
-    u32 start = cycles();
-    while (!hurry && cycles() - start < (u32)(a.stages * warps) * a.pace)
-        if (is_made(a)) hurry = 1;
-}
 
 template <typename Form, int ROWS>
 INLINE void matvec(const Matvec& a) {
@@ -504,12 +504,11 @@ INLINE void matvec(const Matvec& a) {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32 - WALKERS<ROWS>;
     next_kernel_may_start();
     int n = min(*a.count, ROWS);
-    bool late = is_made(a);
     if (threadIdx.x % 32 == 0 && warp < warps)  // lanes of one warp would do it one by one
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) barrier_init(ring_full + warp * MOST_STAGES + i, 1);
     if (threadIdx.x < MOST_SLOTS) laid_down[threadIdx.x] = walked[threadIdx.x] = 0;
-    if (threadIdx.x == 0) claimed = 0, hurry = late;
+    if (threadIdx.x == 0) claimed = 0, row_there = is_made(a);
 #ifdef HAS_BULK
     barrier_fence();
 #endif
@@ -517,16 +516,16 @@ INLINE void matvec(const Matvec& a) {
     Line line = make_pieces(a, l.units, l.pieces);
     __syncthreads();
     Stream<Form, ROWS> stream;
+    u32 start = cycles();
     if (threadIdx.x == 0) there = n;
+    if (warp < warps) stream.begin(a, line, warp, warps);
 #pragma unroll 1
     for (u32 turn = 0; turn < unknown(2); turn++) {  // written once: code is fetched anew in every launch
-        if (late == (turn == 1)) {
-            if (warp < warps) stream.begin(a, line, l, warp, warps);
-            else if (warp == warps && threadIdx.x % 32 == 0) watch(a, warps);
-        }
+        if (warp < warps) stream.fill(a, line, l, warp, warps, start, turn == 0);
         if (turn == 1) break;
         touch(a);
         previous_kernel_done();
+        if (warp == warps) row_there = 1;
         fetch_rows<Form>(a.source, l, ROWS == 1 ? 1 : n);
     }
 #ifdef HAS_BULK
