@@ -111,61 +111,72 @@ INLINE u32 unit_at(const Part& part, u32 cost, u32 x, const Line& l) {
     u32 unit = x > part.base ? min(all, cost == 1 ? x - part.base : __umulhi(x - part.base + cost - 1, part.by_cost)) : 0;
     return unit - (u32)((int)unit - tile_of(unit, l) * l.units) % SPAN;
 }
+struct Share {  // of one part: tiles, the unit of the first one where it begins, that of the last one where it ends
+    int first, count, begin, end;
+};
+INLINE Share share_of(const Part& part, const Split& split, const Line& l) {
+    u32 cost = l.each == 2 ? 1 : part.size & 31;
+    u32 low = unit_at(part, cost, split_at(split, blockIdx.x), l), high = unit_at(part, cost, split_at(split, blockIdx.x + 1), l);
+    int first = tile_of(low, l), last = tile_of(high - (high > low), l);
+    return {first, high > low ? last - first + 1 : 0, (int)low - first * l.units, (int)high - last * l.units};
+}
+// Of a stretch that begins at unit `begin` of its first tile and ends at unit `end` of its last one.
+struct Order {
+    bool is_shared, is_continued;  // whether the last piece goes first; whether the first one goes last
+    MEMBER int place_of(int i, const Line& l) const {
+        bool ahead = is_shared && i == l.pieces - 1, behind = is_continued && i == 0;
+        return (ahead ? 0 : behind ? l.pieces - 1 : i + is_shared - is_continued) * l.each;
+    }
+};
+INLINE Order order_of(Line& l, int begin, int end) {
+    bool many = l.pieces > 1;
+    Order order = {many && end < l.units, many && begin > 0};
+    l.skipped = order.is_shared ? (l.spans - (end + SPAN - 1) / SPAN) * l.each : 0;
+    return order;
+}
+// Piece i of all, number `own` of part p.
+INLINE void put_piece(const Matvec& a, const Line& l, const Order& order, int i, int p, int own, const Share& s, Piece* to) {
+    int tile = s.first + own, from = own > 0 ? 0 : s.begin, end = own < s.count - 1 ? l.units : s.end;
+    int place = order.place_of(i, l), origin = place == 0 && order.is_shared ? -l.skipped / l.each * SPAN : from;
+    for (int k = 0; k < l.each; k++) {
+        const Part& part = a.parts[p + k];
+        i64 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
+        to[place + k] = {part.weights + (i64)tile * l.units * bytes, (u32)(p + k) | (u32)part.format << 2 | part.size << 7,
+                         tile * TILE_OUTPUTS, origin, from, end};
+    }
+}
 // Without a barrier: every warp works it out.
 INLINE Line make_pieces(const Matvec& a, int units, Piece* to) {
     bool gated = is_gated(a);
     Line l = {units, (units + SPAN - 1) / SPAN, (int)a.by_units, gated ? 2 : 1};
     l.chunks = l.spans * l.each;
-    int lane = threadIdx.x % 32, start = 0, count = 0, rest = 0;
-    u32 low = 0, high = 0;
-    bool is_part = lane < (gated ? 1 : PARTS) && a.parts[lane % PARTS].outputs;
-    if (is_part) {
-        const Part& part = a.parts[lane];
-        u32 cost = gated ? 1 : part.size & 31;
-        low = unit_at(part, cost, split_at(a.split, blockIdx.x), l);
-        high = unit_at(part, cost, split_at(a.split, blockIdx.x + 1), l);
-    }
-    int first = tile_of(low, l), last = tile_of(high - (high > low), l);
-    if (high > low) count = last - first + 1, rest = (int)high - last * units;
-    int ends = units;  // where the stretch ends in its last tile
-    const int parts = gated ? 1 : __popc(__ballot_sync(~0u, is_part));
+    if (gated || a.parts[1].outputs == 0) {
+        Share s = share_of(a.parts[0], a.split, l);
+        l.pieces = s.count;
+        Order order = order_of(l, s.begin, s.end);
 #pragma unroll 1
-    for (int k = 0; k < parts; k++) {
-        int more = __shfl_sync(~0u, count, k), at = __shfl_sync(~0u, rest, k);
-        if (k < lane) start += more;
-        if (more) ends = at;
+        for (int i = threadIdx.x; i < l.pieces; i += blockDim.x) put_piece(a, l, order, i, 0, i, s, to);
+        return l;
     }
-    l.pieces = __shfl_sync(~0u, start, PARTS);
-    bool many = l.pieces > 1, shared = many && ends < units;  // then the last piece goes first
-    l.skipped = shared ? (l.spans - (ends + SPAN - 1) / SPAN) * l.each : 0;
-    int first_unit = (int)low - first * units, continued = 0;  // whether the first piece is another's: it goes last
-#pragma unroll 1
-    for (int k = parts - 1; k >= 0; k--) {
-        int more = __shfl_sync(~0u, count, k), at = __shfl_sync(~0u, first_unit, k);
-        if (more) continued = many && at > 0;
+    int lane = threadIdx.x % 32, start = 0, begin = 0, end = 0;
+    Share s = share_of(a.parts[lane % PARTS], a.split, l);
+#pragma unroll
+    for (int k = 0; k < PARTS; k++) {
+        int count = __shfl_sync(~0u, s.count, k), low = __shfl_sync(~0u, s.begin, k), high = __shfl_sync(~0u, s.end, k);
+        if (count && l.pieces == 0) begin = low;
+        if (count) end = high;
+        if (k < lane) start += count;
+        l.pieces += count;
     }
+    Order order = order_of(l, begin, end);
 #pragma unroll 1
     for (int base = 0; base < l.pieces; base += blockDim.x) {
         int i = base + (int)threadIdx.x, p = 0;
-#pragma unroll 1
-        for (int k = 1; k < parts; k++) p += i >= __shfl_sync(~0u, start, k);
-        int own = i - __shfl_sync(~0u, start, p), from = __shfl_sync(~0u, first_unit, p);
-        int tile = __shfl_sync(~0u, first, p) + own, final = __shfl_sync(~0u, count, p) - 1, end = __shfl_sync(~0u, rest, p);
-        if (i >= l.pieces) continue;
-        if (own > 0) from = 0;
-        if (own < final) end = units;
-        bool ahead = shared && i == l.pieces - 1;
-        int place = (ahead ? 0 : continued && i == 0 ? l.pieces - 1 : i + shared - continued) * l.each;
-        for (int k = 0; k < l.each; k++) {
-            const Part& part = a.parts[p + k];
-            i64 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
-            to[place + k] = {part.weights + (i64)tile * units * bytes,
-                             (u32)(p + k) | (u32)part.format << 2 | part.size << 7,
-                             tile * TILE_OUTPUTS,
-                             ahead ? -l.skipped / l.each * SPAN : from,
-                             from,
-                             end};
-        }
+#pragma unroll
+        for (int k = 1; k < PARTS; k++) p += i >= __shfl_sync(~0u, start, k);
+        int own = i - __shfl_sync(~0u, start, p);
+        Share of = {__shfl_sync(~0u, s.first, p), __shfl_sync(~0u, s.count, p), __shfl_sync(~0u, s.begin, p), __shfl_sync(~0u, s.end, p)};
+        if (i < l.pieces) put_piece(a, l, order, i, p, own, of, to);
     }
     return l;
 }
