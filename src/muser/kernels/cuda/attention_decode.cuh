@@ -2,11 +2,11 @@
 // (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches:
 //
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
-//            256, shared decode_tiles_*_bytes (128: 108,608, on sm_80 and sm_120 75,840; two blocks a
-//            multiprocessor).
+//            256, shared decode_tiles_*_bytes (128: 108,672, on sm_80 and sm_120 75,904; two blocks a
+//            multiprocessor), or decode_tiles_*_one_bytes (128: 75,904) where each block has one tile at most.
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
-// decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 128, shared
-//            decode_combine_bytes (4,324), so that the next projection's blocks have room beside.
+// decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 256, shared
+//            decode_combine_bytes (3,984), so that the next projection's blocks have room beside.
 //            reads tile_out, tile_sums, gate; writes out.
 //
 // Scratch: most rows × heads × places × (ceil(dim / 32) · 128 + 16) bytes, places = capacity / 128, with a
@@ -16,7 +16,9 @@
 // a unit is up to 16 query heads of one KV head. Rows of the cache that this step does not write are
 // fetched before the kernel before this one has ended; the step itself was uploaded before the first
 // kernel of the pass, and its arrays have room for the most rows of the bucket. The chain has warps in
-// the first blocks (z below ceil(parts / 4)) for a row of at most 64 tiles, else a block a part.
+// the first blocks (z below ceil(parts / 8)) for a row of at most RUN tiles, else a block a part. Of a block
+// of several tiles all but the first leave the second-level cache first, or they would drive what the tiles
+// leave for the chain out to memory.
 #pragma once
 #include "attention.cuh"
 
@@ -39,11 +41,14 @@ struct Decode {
     static constexpr int DIGITS = KEPT ? (Q_BYTES > P_BYTES ? Q_BYTES : P_BYTES) : Q_BYTES + P_BYTES;
     static constexpr int N_TILES = CHUNK / 64;  // of 8 output dims a warp and chunk
 
-    u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
-    u8 digits[DIGITS];     // high, low [16 rows][pitch]: of q, of P
+    u8 digits[DIGITS];  // high, low [16 rows][pitch]: of q, of P
     u32 n[ROWS][WARPS], m[ROWS][WARPS], d[ROWS][WARPS];
     float row_scale[ROWS];
+    __align__(128) u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
 };
+// Where each block has one tile, its last slots are never touched.
+template <int HEAD, class D = Decode<HEAD>>
+constexpr int BYTES_OF_ONE = (int)sizeof(D) - (2 * D::CHUNKS < D::SLOTS ? D::SLOTS - 2 * D::CHUNKS : 0) * D::SLOT;
 
 struct Rows {  // of the step, one a lane
     int count, position, slot;
@@ -153,7 +158,7 @@ INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, con
     if (same || next.left > 0) {
         int chosen = same ? other : other - PARTS;
         const u16* from = source_of<HEAD>(a, same ? row : cache_row(next), chosen);
-        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[slot], from, piece_of<HEAD>(chosen), a.dim);
+        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS, true>(mem.ring[slot], from, piece_of<HEAD>(chosen), a.dim);
     }
     copy_commit();
     const u8* taken = mem.ring[use];
@@ -450,70 +455,68 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
 // acc is a multiple of 2^(least M so far - X): while the M of a head span at most 40 binades z cannot
 // act, acc·2^k is exact, and a step is one fma. Otherwise z is applied as written. den never falls below
 // 2^20, so its steps are one fma always. A warp holds RUN tiles in registers and walks over them; a row that
-// sees no more is one warp's alone, four parts a block. Else the warps of a block walk in turn, and each
-// has its next tiles under way while the others walk.
-constexpr int RUN = 64, RUNS = 4, AHEAD = 8;
+// sees no more is one warp's alone, and the block has as many parts. Else the maxima of all runs are found
+// first, the warps of a block walk in turn, and each has its next tiles under way while the others walk.
+constexpr int RUN = 24, RUNS = 8, TOPS = 64;
 
 struct Powers {  // R, X and the least M of some tiles
     int r, x, low;
 };
 template <int N>
-struct __align__(16) Scales {  // of the N tiles of a run; beyond them a step changes nothing
+struct __align__(16) Scales {  // of the N tiles of a run, at most 32; beyond them a step changes nothing
     float acc[N], out[N];   // 2^(X - X'), 2^(M - X')
     float den[N], term[N];  // 2^(R - R'), f(D)·2^(N - R')
 };
 struct Chain {
     Scales<RUN> scales[RUNS];
-    Powers tops[2][RUNS];
+    Powers tops[TOPS];   // of so many runs
     float acc[32], den;  // from one warp to the next
 };
 template <int N>
 struct Stretch {  // tiles of a warp
     int count;
-    int4 sums[2];  // of two neighbouring tiles a lane: N, M, f(D)
+    int n, m, d;   // N, M, f(D) of a tile, one a lane
     float out[N];  // f(O), an element a lane
     int r, x;  // of the lanes before this one
 };
 
 INLINE Powers join(const Powers& a, const Powers& b) { return {max(a.r, b.r), max(a.x, b.x), min(a.low, b.low)}; }
 
-// f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles.
+// f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles. Of a long array fewer at
+// a time, or what they are multiplied with takes too many registers.
+template <int N>
+constexpr int AHEAD = N > 8 ? 4 : 8;
 template <int N, class F>
 INLINE void each_ahead(int count, F f) {
 #pragma unroll
-    for (int i = 0; i < N; i += AHEAD) {
+    for (int i = 0; i < N; i += AHEAD<N>) {
         if (i >= count) break;
         f(i);
     }
 }
 
-// From `sums` of the lane's first tile and `out` of its element of the first.
+// From `sums` of the lane's tile and `out` of its element of the first.
 template <int N>
 INLINE void load_run(Stretch<N>& run, const int4* sums, const float* out, int lane) {
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        run.sums[j] = make_int4(NEVER, NEVER, 0, 0);
-        if (2 * lane + j < run.count) run.sums[j] = sums[j];
-    }
+    int4 s = make_int4(NEVER, NEVER, 0, 0);
+    if (lane < run.count) s = *sums;
+    run.n = s.x, run.m = s.y, run.d = s.z;
     each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
-        for (int j = i; j < i + AHEAD; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
+        for (int j = i; j < i + AHEAD<N>; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
     });
 }
 
 // The maxima before each lane's tiles, and those of all.
 template <int N>
 INLINE Powers scan_run(Stretch<N>& run, int lane) {
-    int r = max(run.sums[0].x, run.sums[1].x), x = max(run.sums[0].y, run.sums[1].y), low = -NEVER;
-#pragma unroll
-    for (int j = 0; j < 2; j++)
-        if (2 * lane + j < run.count) low = min(low, run.sums[j].y);
+    int r = run.n, x = run.m, low = lane < run.count ? run.m : -NEVER;
 #pragma unroll 1
-    for (int i = 1; 2 * i <= run.count; i <<= 1) {
+    for (int i = 1; i < run.count; i <<= 1) {
         r = max(r, __shfl_up_sync(~0u, r, i));
         x = max(x, __shfl_up_sync(~0u, x, i));
     }
-    int last = max(run.count - 1, 0) / 2;
+    int last = max(run.count - 1, 0);
     Powers all = {__shfl_sync(~0u, r, last), __shfl_sync(~0u, x, last), __reduce_min_sync(~0u, low)};
     run.r = __shfl_up_sync(~0u, r, 1), run.x = __shfl_up_sync(~0u, x, 1);
     if (lane == 0) run.r = run.x = NEVER;
@@ -523,23 +526,19 @@ INLINE Powers scan_run(Stretch<N>& run, int lane) {
 // The powers of two of a run behind tiles whose maxima are `before`; f(O) gets its own.
 template <int N>
 INLINE void scale_run(Scales<N>& to, Stretch<N>& run, const Powers& before, int lane) {
-    int r = max(before.r, run.r), x = max(before.x, run.x);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        int i = 2 * lane + j, n = run.sums[j].x, m = run.sums[j].y, r2 = max(r, n), x2 = max(x, m);
-        if (i >= N) break;
-        bool there = i < run.count;
-        to.acc[i] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
-        to.out[i] = there ? shift(m - x2) : 0.0f;
-        to.den[i] = there ? shift(r - r2) : 1.0f;
-        to.term[i] = there ? mul1(__uint_as_float((u32)run.sums[j].z), shift(n - r2)) : 0.0f;
-        r = r2, x = x2;
+    int r = max(before.r, run.r), x = max(before.x, run.x), r2 = max(r, run.n), x2 = max(x, run.m);
+    bool there = lane < run.count;
+    if (lane < N) {
+        to.acc[lane] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
+        to.out[lane] = there ? shift(run.m - x2) : 0.0f;
+        to.den[lane] = there ? shift(r - r2) : 1.0f;
+        to.term[lane] = there ? mul1(__uint_as_float((u32)run.d), shift(run.n - r2)) : 0.0f;
     }
     __syncwarp();
     const float4* out = (const float4*)to.out;
     each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
-        for (int j = i; j < i + AHEAD; j += 4) {
+        for (int j = i; j < i + AHEAD<N>; j += 4) {
             float4 k = out[j / 4];
             run.out[j] = mul1(run.out[j], k.x), run.out[j + 1] = mul1(run.out[j + 1], k.y);
             run.out[j + 2] = mul1(run.out[j + 2], k.z), run.out[j + 3] = mul1(run.out[j + 3], k.w);
@@ -558,7 +557,7 @@ INLINE void walk_run(const Scales<N>& c, const Stretch<N>& run, float& acc, floa
     const float4 *kept = (const float4*)c.acc, *dens = (const float4*)c.den, *terms = (const float4*)c.term;
     each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
-        for (int j = i; j < i + AHEAD; j += 4) {
+        for (int j = i; j < i + AHEAD<N>; j += 4) {
             float4 s = kept[j / 4], d = dens[j / 4], t = terms[j / 4];
             acc = step_of_chain<PLAIN>(acc, s.x, run.out[j], j < run.count);
             acc = step_of_chain<PLAIN>(acc, s.y, run.out[j + 1], j + 1 < run.count);
@@ -576,6 +575,15 @@ INLINE void walk(const Scales<N>& c, const Stretch<N>& run, const Powers& all, f
     else walk_run<false>(c, run, acc, den);
 }
 
+// Of the tiles of a run, one a lane.
+INLINE Powers top_of_run(const int4* sums, int count, int lane) {
+    bool there = lane < min(count, RUN);
+    int4 s = make_int4(NEVER, NEVER, 0, 0);
+    if (there) s = sums[lane];
+    int low = there ? s.y : -NEVER;
+    return {__reduce_max_sync(~0u, s.x), __reduce_max_sync(~0u, s.y), __reduce_min_sync(~0u, low)};
+}
+
 INLINE void combine(const Attend& a, u8* shared) {
     Chain& mem = *(Chain*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x, row = blockIdx.y, parts = gridDim.z;
@@ -583,63 +591,76 @@ INLINE void combine(const Attend& a, u8* shared) {
     next_kernel_may_start();
     int rows = *a.step.count;
     Span seen = visible(a, row);  // also of a row beyond them: the loads go together
-    int tiles = last_tile(seen) - first_tile(seen);
+    int tiles = last_tile(seen) - first_tile(seen), runs = (tiles + RUN - 1) / RUN;
     bool alone = tiles <= RUN, gated = a.gate;
-    int part = alone ? (int)blockIdx.z * RUNS + warp : (int)blockIdx.z, x = part * 32 + lane;
-    int first = alone ? 0 : warp * RUN;
+    int part = alone ? (int)blockIdx.z * RUNS + warp : (int)blockIdx.z, x = part * 32 + lane, own = alone ? 0 : warp;
     size_t at = (size_t)row * a.heads + head, element = at * a.dim + x;
-    const int4* sums = a.tile_sums + at * a.places + first + 2 * lane;
-    const float* out = a.tile_out + ((at * parts + part) * a.places + first) * 32 + lane;
+    const int4* sums = a.tile_sums + at * a.places;
+    const float* out = a.tile_out + (at * parts + part) * a.places * 32 + lane;
     const float* gate = a.gate + element;
     bool there = row < rows && part < parts;
-    if (there && first + 2 * lane < tiles) will_read(sums);
-    if (there && first < tiles) will_read(out);
+    if (there && own * RUN + lane < tiles) will_read(sums + own * RUN + lane);
+    if (there && own * RUN < tiles) will_read(out + (size_t)own * (RUN * 32));
     if (there && gated && x < a.dim) will_read(gate);
     previous_kernel_done();
     if (!there) return;
     Stretch<RUN> run;
-    Scales<RUN>& own = mem.scales[warp];
-    Powers all = {NEVER, NEVER, -NEVER};
+    Scales<RUN>& scales = mem.scales[warp];
+    Powers before = {NEVER, NEVER, -NEVER};
     float open = 1.0f, acc = 0.0f, den = 0.0f;
     if (gated && x < a.dim) open = *gate;
+    auto begin = [&](int i) {
+        run.count = max(0, min(RUN, tiles - i * RUN));
+        load_run(run, sums + i * RUN + lane, out + (size_t)i * (RUN * 32), lane);
+    };
+    begin(own);
 #pragma unroll 1
-    for (int round = 0;; round++, first += RUN * RUNS, sums += RUN * RUNS, out += RUN * RUNS * 32) {
-        run.count = min(RUN, tiles - first);
-        load_run(run, sums, out, lane);
-        if (round == 0 && gated) open = sigmoid1(open);
-        Powers before = all, top = scan_run(run, lane);
-        if (alone) {
-            all = top;
-        } else {
-            Powers(&tops)[RUNS] = mem.tops[round & 1];
-            if (lane == 0) tops[warp] = top;
-            __syncthreads();  // the last warp has also walked
-            for (int i = 0; i < RUNS; i++) {
-                if (i == warp) before = all;
-                all = join(all, tops[i]);
+    for (int first = 0; first < runs; first += TOPS) {  // `before`: of the runs before these
+        int here = min(TOPS, runs - first), joined = 0;
+        if (!alone) {
+            const int4* from = sums + first * RUN;
+#pragma unroll 2
+            for (int i = warp; i < here; i += RUNS) {
+                Powers top = top_of_run(from + i * RUN, tiles - (first + i) * RUN, lane);
+                if (lane == 0) mem.tops[i] = top;
             }
+            __syncthreads();
         }
-        if (run.count > 0) {
-            scale_run(own, run, before, lane);
-            if (!alone && warp > 0) named_sync(warp, 64);  // the one before has walked
-            if (first > 0) acc = mem.acc[lane], den = mem.den;
-            walk(own, run, join(before, top), acc, den);
-            if (first + RUN >= tiles) {
+        if (first == 0 && gated) open = sigmoid1(open);
+#pragma unroll 1
+        for (int i = own; i < here; i += RUNS) {
+#pragma unroll 1
+            for (; joined < i; joined++) before = join(before, mem.tops[joined]);
+            Powers all = join(before, scan_run(run, lane));
+            scale_run(scales, run, before, lane);
+            if (first + i > 0) {
+                named_sync(warp + 1, 64);  // the one before has walked
+                acc = mem.acc[lane], den = mem.den;
+            }
+            walk(scales, run, all, acc, den);
+            if (first + i + 1 == runs) {
                 if (x < a.dim) finish(a, acc, den, all.x - all.r + 8, open, element, row);
-            } else {
-                mem.acc[lane] = acc;
-                if (lane == 0) mem.den = den;
-                if (warp < RUNS - 1) named_arrive(warp + 1, 64);
+                return;
             }
+            mem.acc[lane] = acc;
+            if (lane == 0) mem.den = den;
+            named_arrive((warp + 1) % RUNS + 1, 64);
+            begin(first + i + RUNS);
         }
-        if (alone || (round + 1) * RUN * RUNS >= tiles) return;
+        if (first + TOPS >= runs) return;
+#pragma unroll 1
+        for (; joined < TOPS; joined++) before = join(before, mem.tops[joined]);
+        __syncthreads();
     }
 }
 }  // namespace attention
 
 SIZE(decode_tiles_64_bytes, sizeof(attention::Decode<64>));
+SIZE(decode_tiles_64_one_bytes, attention::BYTES_OF_ONE<64>);
 SIZE(decode_tiles_128_bytes, sizeof(attention::Decode<128>));
+SIZE(decode_tiles_128_one_bytes, attention::BYTES_OF_ONE<128>);
 SIZE(decode_tiles_256_bytes, sizeof(attention::Decode<256>));
+SIZE(decode_tiles_256_one_bytes, attention::BYTES_OF_ONE<256>);
 SIZE(decode_combine_bytes, sizeof(attention::Chain));
 KERNEL BOUNDS(256, 2) decode_tiles_64(attention::Attend a) {
     SHARED_BYTES(shared);
@@ -653,7 +674,7 @@ KERNEL BOUNDS(256, 2) decode_tiles_256(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::decode_tiles<256>(a, shared);
 }
-KERNEL BOUNDS(128, 4) decode_combine(attention::Attend a) {
+KERNEL BOUNDS(256, 4) decode_combine(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::combine(a, shared);
 }
