@@ -75,7 +75,7 @@ def test_every_row_bucket_gives_the_oracles_bytes(made, model):
 @pytest.mark.parametrize("reaches", [(), (9, 18)], ids=len)
 @pytest.mark.parametrize("model", NARROW, ids="-".join)
 def test_short_steps_and_others(made, monkeypatch, model, reaches):
-    """Steps below a border have tapes of their own. A tile is one position, as far as those know."""
+    """Steps below a border have tapes of their own. To those a tile is a position."""
     few, more = reaches or (0, 0)
     monkeypatch.setattr(tapes, "REACHES", reaches)
     monkeypatch.setattr(attending, "FEW_TILES", few)

@@ -84,6 +84,8 @@ _REGISTERS = {
         "take_rows",
         "decode_combine",  # tiles in registers, none in shared memory
         "combine_more_256",
+        "decode_one_64",
+        "decode_one_128",
     ),
     96: ("matvec_256_1",),
     112: ("matvec_grid_1",),

@@ -142,10 +142,10 @@ class Layer:
             window=self.window or 0, places=self.places(),
         )  # fmt: skip
         if route in ("decode", "few", "more"):
-            kernel = f"decode_tiles_{self.head}"
             units = self.kv_heads * -(-self.heads // self.kv_heads // 16)
-            is_one = blocks >= rows * units * self.places()
-            size = self.shim.size(f"{kernel}_{'one_' * is_one}bytes")
+            is_one = self.head <= 128 and blocks >= rows * units * self.places()
+            kernel = f"decode_{'one' if is_one else 'tiles'}_{self.head}"
+            size = bytes_of(self.shim, kernel)
             self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
         if route in ("few", "more"):
             self._combine_quantised(

@@ -83,17 +83,9 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
             layer.append(k[span], v[span], span, [0] * len(span), spare=turn % 2)
             first += len(span)
         few = list(range(max(end - 1 - turn % 3, 0), end))
-        compare(layer, "decode", q[few], few, spare=turn % 3, blocks=1 + turn * 2)
-        if dim % 32 == 0:
-            for route in ("few", "more"):
-                compare(
-                    layer,
-                    route,
-                    q[few],
-                    few,
-                    spare=turn % 3,
-                    blocks=(1 + turn * 2) << 5 * (turn % 2),
-                )
+        blocks = (1 + turn * 2) << 5 * (turn % 2)  # every other turn one for each tile
+        for route in ("decode", "few", "more") if dim % 32 == 0 else ("decode",):
+            compare(layer, route, q[few], few, spare=turn % 3, blocks=blocks)
         many = list(range(max(end - 21, 0), end))
         compare(layer, "prefill", q[many], many, spare=turn)
         if dim <= 128 and shim.architecture == "sm_90a":

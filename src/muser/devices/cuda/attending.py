@@ -15,7 +15,8 @@ from muser.graph.arithmetic import TILE, attention_constant
 SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
 LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
-FEW_TILES, MORE_TILES = 8, 128
+MOST_ONE = 128  # elements of a head where a thread block may be of one tile
+FEW_TILES, MORE_TILES = 8, 80
 """That a row sees at most where the chain over them and its quantisation are one launch: of the
 first the kernel itself, of the second the time that sixteen thread blocks a row would take.
 """
@@ -96,18 +97,19 @@ def _decode(
 ) -> None:
     """Where rows see few tiles, no more thread blocks than those: all have to begin before the next
     launch can, and they find room only where the projection before them has ended. Blocks of one
-    tile take less shared memory: the next projection finds room beside them.
+    tile are another kernel, beside which the next projection finds room.
     """
-    tiles = f"decode_tiles_{head_size(cache.spec.head_dim)}"
+    head, grid = head_size(cache.spec.head_dim), 2 * low.processors
     units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
-    most, grid = low.rows * units * most_tiles(low, args.places), 2 * low.processors
-    size = f"{tiles}_one_bytes" if most <= grid else f"{tiles}_bytes"
+    most = low.rows * units * most_tiles(low, args.places)
+    is_one = most <= grid and head <= MOST_ONE
+    tiles = f"decode_one_{head}" if is_one else f"decode_tiles_{head}"
     low.launch(
         tiles,
         (min(most, grid),),
         256,
         args,
-        shared=low.shared.pipelines.size(tiles, size),
+        shared=low.bytes_of(tiles),
         served=("KV",),
         caches=(op.layer,),
     )

@@ -1,9 +1,11 @@
 // Attention of few rows: split over tiles, then one chain over the tiles of each row and head
-// (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches:
+// (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches, the first of two kinds:
 //
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
 //            256, shared decode_tiles_*_bytes (128: 108,672, on sm_80 and sm_120 75,904; two blocks a
-//            multiprocessor), or decode_tiles_*_one_bytes (128: 75,904) where each block has one tile at most.
+//            multiprocessor).
+// decode_one_64, _128: the same where each block has one tile at most: grid as many as there can be tiles, block 256,
+//            shared decode_one_*_bytes (128: 75,904). It takes as many registers as a projection of one row leaves.
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
 // decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 256, shared
 //            decode_combine_bytes (3,984), so that the next projection's blocks have room beside.
@@ -25,20 +27,22 @@
 namespace attention {
 constexpr int WARPS = 8, THREADS = WARPS * 32;
 
-template <int HEAD>
+// ONE: each block has one tile at most.
+template <int HEAD, bool ONE>
 struct Decode {
     static constexpr int CHUNK = HEAD < 128 ? HEAD : 128, CHUNKS = HEAD / CHUNK;  // dims of a slot
 #if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
-    static constexpr int SLOTS = HEAD == 256 ? 2 : 3;
+    static constexpr int SLOTS = ONE || HEAD == 256 ? 2 : 3;
 #else
     static constexpr int SLOTS = 2;  // two blocks of 99 KiB
 #endif
     static constexpr int SLOT = TILE * CHUNK * 2;
     static constexpr int Q_PITCH = HEAD * 2 + 16, P_PITCH = TILE * 2 + 16;
     static constexpr int Q_BYTES = 2 * ROWS * Q_PITCH, P_BYTES = 2 * ROWS * P_PITCH;
-    static constexpr bool KEPT = HEAD <= 128;  // the digits of q stay in registers
-    static constexpr int P_AT = KEPT ? 0 : Q_BYTES;
-    static constexpr int DIGITS = KEPT ? (Q_BYTES > P_BYTES ? Q_BYTES : P_BYTES) : Q_BYTES + P_BYTES;
+    static constexpr bool KEPT = !ONE && HEAD <= 128;  // the digits of q stay in registers
+    static constexpr bool SHARED = ONE || KEPT;        // where they were, those of P come
+    static constexpr int P_AT = SHARED ? 0 : Q_BYTES;
+    static constexpr int DIGITS = SHARED ? (Q_BYTES > P_BYTES ? Q_BYTES : P_BYTES) : Q_BYTES + P_BYTES;
     static constexpr int N_TILES = CHUNK / 64;  // of 8 output dims a warp and chunk
 
     u8 digits[DIGITS];  // high, low [16 rows][pitch]: of q, of P
@@ -46,10 +50,6 @@ struct Decode {
     float row_scale[ROWS];
     __align__(128) u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
 };
-// Where each block has one tile, its last slots are never touched.
-template <int HEAD, class D = Decode<HEAD>>
-constexpr int BYTES_OF_ONE = (int)sizeof(D) - (2 * D::CHUNKS < D::SLOTS ? D::SLOTS - 2 * D::CHUNKS : 0) * D::SLOT;
-
 struct Rows {  // of the step, one a lane
     int count, position, slot;
 };
@@ -130,26 +130,26 @@ INLINE int cache_row(const Cursor& c) { return c.base + c.place; }
 INLINE int heads_of(const Cursor& c) { return min(ROWS, c.rest); }
 
 // Part `part` of a tile: K's chunks, then V's. Its first element in memory, and its first piece of a row.
-template <int HEAD>
+template <int HEAD, bool ONE>
 INLINE const u16* source_of(const Attend& a, int row, int part) {
-    return (part >= Decode<HEAD>::CHUNKS ? a.v : a.k) + (size_t)row * a.dim;
+    return (part >= Decode<HEAD, ONE>::CHUNKS ? a.v : a.k) + (size_t)row * a.dim;
 }
-template <int HEAD>
+template <int HEAD, bool ONE>
 INLINE int piece_of(int part) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     return (part >= D::CHUNKS ? part - D::CHUNKS : part) * (D::CHUNK / 8);
 }
 // Rows [lo, hi) of a part of the first tile.
-template <int HEAD>
-INLINE void feed_rows(const Attend& a, Decode<HEAD>& mem, const Cursor& c, int part, int lo, int hi) {
-    const u16* from = source_of<HEAD>(a, cache_row(c), part);
-    fetch_rows<Decode<HEAD>::CHUNK / 8, THREADS>(mem.ring[part], from, piece_of<HEAD>(part), a.dim, lo, hi);
+template <int HEAD, bool ONE>
+INLINE void feed_rows(const Attend& a, Decode<HEAD, ONE>& mem, const Cursor& c, int part, int lo, int hi) {
+    const u16* from = source_of<HEAD, ONE>(a, cache_row(c), part);
+    fetch_rows<Decode<HEAD, ONE>::CHUNK / 8, THREADS>(mem.ring[part], from, piece_of<HEAD, ONE>(part), a.dim, lo, hi);
 }
 // Part `part` of the tile at `row` when it has come and every warp has left the part before it, in whose slot goes the
 // part SLOTS - 1 behind: of the same tile, or of the next one, `next`.
-template <int HEAD>
-INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, const Cursor& next, int& use) {
-    using D = Decode<HEAD>;
+template <int HEAD, bool ONE>
+INLINE const u8* take(const Attend& a, Decode<HEAD, ONE>& mem, int part, int row, const Cursor& next, int& use) {
+    using D = Decode<HEAD, ONE>;
     constexpr int PARTS = 2 * D::CHUNKS;
     copy_wait<D::SLOTS - 2>();
     __syncthreads();
@@ -157,8 +157,8 @@ INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, con
     bool same = other < PARTS;
     if (same || next.left > 0) {
         int chosen = same ? other : other - PARTS;
-        const u16* from = source_of<HEAD>(a, same ? row : cache_row(next), chosen);
-        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS, true>(mem.ring[slot], from, piece_of<HEAD>(chosen), a.dim);
+        const u16* from = source_of<HEAD, ONE>(a, same ? row : cache_row(next), chosen);
+        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS, true>(mem.ring[slot], from, piece_of<HEAD, ONE>(chosen), a.dim);
     }
     copy_commit();
     const u8* taken = mem.ring[use];
@@ -166,15 +166,15 @@ INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, con
     return taken;
 }
 
-template <int HEAD>
+template <int HEAD, bool ONE>
 struct Query {
-    u32 high[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4];
+    u32 high[Decode<HEAD, ONE>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD, ONE>::KEPT ? HEAD / 16 : 1][4];
 };
-template <int HEAD>
-INLINE void load_digits(Query<HEAD>& q, int i, const Decode<HEAD>& mem, int s, int lane) {
-    u32 at = shared_address(mem.digits) + (lane & 15) * Decode<HEAD>::Q_PITCH + (lane >> 4) * 16 + s * 32;
+template <int HEAD, bool ONE>
+INLINE void load_digits(Query<HEAD, ONE>& q, int i, const Decode<HEAD, ONE>& mem, int s, int lane) {
+    u32 at = shared_address(mem.digits) + (lane & 15) * Decode<HEAD, ONE>::Q_PITCH + (lane >> 4) * 16 + s * 32;
     load_matrix4(q.high[i], at);
-    load_matrix4(q.low[i], at + ROWS * Decode<HEAD>::Q_PITCH);
+    load_matrix4(q.low[i], at + ROWS * Decode<HEAD, ONE>::Q_PITCH);
 }
 // The heads of a unit on their grid; rows of the matrix tile beyond them are zeros.
 template <int HEAD>
@@ -193,9 +193,9 @@ INLINE void load_heads(Heads<HEAD>& h, const Attend& a, const Cursor& c, int war
 #pragma unroll
     for (int i = 0; i < EACH; i++) load_query<HEAD>(h.v[i], from + i * a.dim, warp * EACH + i < heads, a, lane);
 }
-template <int HEAD>
-INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD>& mem, Query<HEAD>& q, int warp, int lane) {
-    using D = Decode<HEAD>;
+template <int HEAD, bool ONE>
+INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, ONE>& mem, Query<HEAD, ONE>& q, int warp, int lane) {
+    using D = Decode<HEAD, ONE>;
 #pragma unroll
     for (int i = 0; i < Heads<HEAD>::EACH; i++) {
         int r = warp * Heads<HEAD>::EACH + i;
@@ -212,10 +212,10 @@ INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD>& mem
 }
 
 // Adds one chunk's products to the sums of the digits of the warp's 16 positions.
-template <int HEAD>
-INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD>& q, const Decode<HEAD>& mem,
+template <int HEAD, bool ONE>
+INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD, ONE>& q, const Decode<HEAD, ONE>& mem,
                        const u8* k, int chunk, int warp, int lane) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     int matrix = lane >> 3, key = warp * 16 + (matrix >> 1) * 8 + (lane & 7);
     u32 base = shared_address(k);
 #pragma unroll
@@ -233,8 +233,8 @@ INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD>& q, 
 }
 
 // Scores from their sums, and the warp's maxima of N and M into shared memory; returns the largest |y|.
-template <int HEAD>
-INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD>& mem, const Span& seen, int tile,
+template <int HEAD, bool ONE>
+INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, ONE>& mem, const Span& seen, int tile,
                           int warp, int lane) {
     int g = lane >> 2, t = lane & 3;
     u32 top_n[2] = {0, 0}, top_m[2] = {0, 0};
@@ -273,10 +273,10 @@ INLINE u32 largest(const u32 (&x)[WARPS], int t) {
 }
 
 // Digits of P of the warp's positions, and their part of D, into shared memory; N and M of the rows.
-template <int HEAD>
-INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD>& mem, u32 (&top_n)[2],
+template <int HEAD, bool ONE>
+INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, ONE>& mem, u32 (&top_n)[2],
                           u32 (&top_m)[2], int warp, int lane) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     int g = lane >> 2, t = lane & 3;
     u32 sum[2] = {0, 0};
 #pragma unroll
@@ -313,10 +313,10 @@ struct Place {  // of one unit's tile in the scratch
 };
 
 // f(O) of the warp's dims of one chunk to the scratch.
-template <int HEAD>
-INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, const Attend& a, const Place& p,
+template <int HEAD, bool ONE>
+INLINE void write_output(const Decode<HEAD, ONE>& mem, const u8* v, int chunk, const Attend& a, const Place& p,
                          int warp, int lane) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     constexpr int N_TILES = D::N_TILES;
     int g = lane >> 2, t = lane & 3, matrix = lane >> 3, parts = (a.dim + 31) / 32;
     u32 weights = shared_address(mem.digits) + D::P_AT + (lane & 15) * D::P_PITCH + (lane >> 4) * 16;
@@ -349,8 +349,8 @@ INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, const 
         }
     }
 }
-template <int HEAD>
-INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], const Attend& a,
+template <int HEAD, bool ONE>
+INLINE void write_sums(const Decode<HEAD, ONE>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], const Attend& a,
                        const Place& p, int lane) {
     int g = lane >> 2;
     if (lane & 3) return;
@@ -375,7 +375,7 @@ INLINE void load_steps(u32 (&pairs)[2], const Attend& a, const Cursor& c, int wa
 
 template <int HEAD>
 INLINE void decode_tiles(const Attend& a, u8* shared) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, false>;
     D& mem = *(D*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, use = 0;
     touch(a);
@@ -401,7 +401,7 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
     if (at.left <= 0) return leave_early();  // the multiprocessor is free for the next projection
     previous_kernel_done();
     Heads<HEAD> heads;
-    Query<HEAD> q;
+    Query<HEAD, false> q;
     u32 pairs[2], ahead_pairs[2];
     load_heads(heads, a, at, warp, lane);
     load_steps(ahead_pairs, a, at, warp, lane);
@@ -449,6 +449,49 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
             __syncthreads();  // the digits are not read any more
         }
     }
+}
+
+// The same for a block of one tile: as many registers and as much shared memory as a projection leaves that stands beside.
+template <int HEAD>
+INLINE void decode_one(const Attend& a, u8* shared) {
+    using D = Decode<HEAD, true>;
+    D& mem = *(D*)shared;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    touch(a);
+    next_kernel_may_start();
+    Units units = units_of(a);
+    Rows rows = rows_of(a, lane);
+    Cursor at = run_of_block(a, units, rows, lane);
+    if (at.left <= 0) return leave_early();  // the multiprocessor is free for the next projection
+    Span fresh = written(rows, at, lane), seen = visible_from(a, __shfl_sync(~0u, rows.position, at.row));
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) feed_rows(a, mem, at, i / 2, i & 1 ? fresh.hi : 0, i & 1 ? TILE : fresh.lo);
+    if (warp * (ROWS / WARPS) < heads_of(at) && lane < a.dim) will_read(first_query(a, at, warp) + lane);
+    will_read(first_steps(a, at, warp, lane));
+    previous_kernel_done();
+    Heads<HEAD> heads;
+    Query<HEAD, true> q;
+    u32 pairs[2], top_n[2], top_m[2];
+    load_heads(heads, a, at, warp, lane);
+    load_steps(pairs, a, at, warp, lane);
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) feed_rows(a, mem, at, i, fresh.lo, fresh.hi), copy_commit();
+    place_heads(heads, a, mem, q, warp, lane);
+    float y[2][4], high[2][4] = {}, low[2][4] = {};
+    copy_wait<1>();
+    __syncthreads();
+    add_scores(high, low, q, mem, mem.ring[0], 0, warp, lane);
+#pragma unroll
+    for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);
+    float top = scale_scores(y, pairs, mem, seen, at.tile, warp, lane);
+    if (!(top < 0x1p22f)) report(a.faults, at.row);
+    __syncthreads();
+    place_weights(y, pairs, mem, top_n, top_m, warp, lane);
+    copy_wait<0>();
+    __syncthreads();
+    Place p = {at.row * a.heads + at.query, heads_of(at), at.tile - at.first};
+    if (warp == 0) write_sums(mem, top_n, top_m, a, p, lane);
+    write_output(mem, mem.ring[1], 0, a, p, warp, lane);
 }
 
 // --- the chain ---
@@ -655,12 +698,11 @@ INLINE void combine(const Attend& a, u8* shared) {
 }
 }  // namespace attention
 
-SIZE(decode_tiles_64_bytes, sizeof(attention::Decode<64>));
-SIZE(decode_tiles_64_one_bytes, attention::BYTES_OF_ONE<64>);
-SIZE(decode_tiles_128_bytes, sizeof(attention::Decode<128>));
-SIZE(decode_tiles_128_one_bytes, attention::BYTES_OF_ONE<128>);
-SIZE(decode_tiles_256_bytes, sizeof(attention::Decode<256>));
-SIZE(decode_tiles_256_one_bytes, attention::BYTES_OF_ONE<256>);
+SIZE(decode_tiles_64_bytes, (sizeof(attention::Decode<64, false>)));
+SIZE(decode_tiles_128_bytes, (sizeof(attention::Decode<128, false>)));
+SIZE(decode_tiles_256_bytes, (sizeof(attention::Decode<256, false>)));
+SIZE(decode_one_64_bytes, (sizeof(attention::Decode<64, true>)));
+SIZE(decode_one_128_bytes, (sizeof(attention::Decode<128, true>)));
 SIZE(decode_combine_bytes, sizeof(attention::Chain));
 KERNEL BOUNDS(256, 2) decode_tiles_64(attention::Attend a) {
     SHARED_BYTES(shared);
@@ -673,6 +715,14 @@ KERNEL BOUNDS(256, 2) decode_tiles_128(attention::Attend a) {
 KERNEL BOUNDS(256, 2) decode_tiles_256(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::decode_tiles<256>(a, shared);
+}
+KERNEL BOUNDS(256, 4) decode_one_64(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::decode_one<64>(a, shared);
+}
+KERNEL BOUNDS(256, 4) decode_one_128(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::decode_one<128>(a, shared);
 }
 KERNEL BOUNDS(256, 4) decode_combine(attention::Attend a) {
     SHARED_BYTES(shared);
