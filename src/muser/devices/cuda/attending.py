@@ -17,8 +17,8 @@ PART = 32  # elements of a head that one block of the chain takes
 LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
 MOST_ONE = 128  # elements of a head where a thread block may be of one tile
 FEW_TILES, MORE_TILES = 8, 80
-"""That a row sees at most where the chain over them and its quantisation are one launch: of the
-first the kernel itself, of the second the time that sixteen thread blocks a row would take.
+"""That a row sees at most where the chain over them and its quantisation are one launch. The first
+is a bound of its kernel; beyond the second, few thread blocks would take longer than two launches.
 """
 
 
