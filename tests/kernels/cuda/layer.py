@@ -148,7 +148,7 @@ class Layer:
             size = bytes_of(self.shim, kernel)
             self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
         if route in ("few", "more"):
-            self._combine_quantised(
+            self.combine_quantised(
                 {"few": "combine_256", "more": "combine_more_256"}[route], rows, argument
             )
         elif route == "decode":
@@ -160,7 +160,8 @@ class Layer:
         assert self.shim.inexact_sums == 0
         return np.array(out)
 
-    def _combine_quantised(self, kernel, rows, argument):
+    def combine_quantised(self, kernel, rows, argument):
+        """Launch what walks the chain and quantises the rows: they become `self.quantised`."""
         groups = -(-self.heads * self.dim // 256)
         codes = poisoned((rows, groups, 272), np.uint8)
         scales, made = poisoned((rows, groups), np.float32), device(np.zeros(1, np.uint32))

@@ -296,11 +296,12 @@ def chain(N, M, D, O):  # noqa: N803, E741
     return z((acc / den[..., None]) * power_of_two(X - R + 8)[..., None])[0, 0, 0]
 
 
-@pytest.mark.parametrize("tiles", [1, 7, 8, 9, 63, 64, 65, 128, 200, 513, 1100])
+@pytest.mark.parametrize("tiles", [1, 7, 8, 9, 23, 24, 25, 49, 128, 192, 193, 513, 1100, 1600])
 @pytest.mark.parametrize("reach", [8, 60])
-def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
+@pytest.mark.parametrize(("kernel", "dim"), [("decode_combine", 40), ("combine_more_256", 64)])
+def test_the_chain_over_many_tiles(shims, rng, seed, kernel, dim, tiles, reach):
     """Made-up tiles; with a reach of 60 binades z acts in most pieces."""
-    shim, dim, heads = shims("sm_80", *TEXTS), 40, 2
+    shim, heads = shims("sm_80", *TEXTS), 2
     shape = (1, heads, tiles)
     sums = np.zeros((*shape, 4), np.int32)
     sums[..., 0] = rng.integers(-reach, reach, shape) - 3
@@ -316,8 +317,10 @@ def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
         tile_out=address(O), tile_sums=address(sums), out=address(out), **step,
         **layer.faults(), heads=heads, **layer.sizes(), places=tiles,
     )  # fmt: skip
-    size = bytes_of(shim, "decode_combine")
-    shim.launch("decode_combine", (heads, 1, 2), 256, argument, size, seed)
+    if kernel == "decode_combine":
+        shim.launch(kernel, (heads, 1, 2), 256, argument, bytes_of(shim, kernel), seed)
+    else:
+        layer.combine_quantised(kernel, 1, argument)
     for head in range(heads):
         parts = O[0, head].swapaxes(0, 1).reshape(tiles, -1)[:, :dim]
         N, M = (sums[0, head, :, i].astype(np.int64) for i in range(2))
