@@ -195,7 +195,8 @@ INLINE void load_heads(Heads<HEAD>& h, const Attend& a, const Cursor& c, int war
     for (int i = 0; i < EACH; i++) load_query<HEAD>(h.v[i], from + i * a.dim, warp * EACH + i < heads, a, lane);
 }
 template <int HEAD, bool ONE>
-INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, ONE>& mem, Query<HEAD, ONE>& q, int warp, int lane) {
+INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, ONE>& mem, Query<HEAD, ONE>& q, int warp,
+                        int lane) {
     using D = Decode<HEAD, ONE>;
 #pragma unroll
     for (int i = 0; i < Heads<HEAD>::EACH; i++) {
@@ -205,6 +206,7 @@ INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, ONE>
         float scale = place_query<HEAD>(h.v[i], a, lane, put);
         if (lane == 0) mem.row_scale[r] = scale;
     }
+    if constexpr (ONE) copy_wait<1>();  // K has come, too
     __syncthreads();
     if constexpr (D::KEPT) {
 #pragma unroll
@@ -479,8 +481,6 @@ INLINE void decode_one(const Attend& a, u8* shared) {
     for (int i = 0; i < 2; i++) feed_rows(a, mem, at, i, fresh.lo, fresh.hi), copy_commit();
     place_heads(heads, a, mem, q, warp, lane);
     float y[2][4], high[2][4] = {}, low[2][4] = {};
-    copy_wait<1>();
-    __syncthreads();
     add_scores(high, low, q, mem, mem.ring[0], 0, warp, lane);
 #pragma unroll
     for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);

@@ -68,7 +68,8 @@ INLINE void combine_and_quantise(const Combine& c) {
     const Attend& a = c.a;
     next_kernel_may_start();
     touch(c);
-    int row = unknown(blockIdx.y), group = blockIdx.x, width = a.heads * a.dim, i = group * GROUP + (int)threadIdx.x, groups = gridDim.x;
+    int row = unknown(blockIdx.y), group = blockIdx.x, groups = gridDim.x, width = a.heads * a.dim;
+    int i = group * GROUP + (int)threadIdx.x;
     Span seen = visible(a, row);  // also of a row beyond them: the loads go together
     bool is_there = row < *a.step.count;
     int tiles = last_tile(seen) - first_tile(seen), head = min(i, width - 1) / a.dim;
