@@ -22,7 +22,7 @@ from muser.bench.launches import ROOF_PLAYS, roof_bytes, timed_step
 from muser.bench.pace import batch_times, decode_times, prefill_times
 from muser.bench.steps import roof_of
 from muser.devices import Limits, open_device
-from muser.devices.cuda import tapes
+from muser.devices.cuda import attending
 from muser.devices.feeding import logits_of, side_by_side, stretch
 from muser.formats import GgufFile
 from muser.models import build
@@ -157,9 +157,10 @@ def main():
     devices = ["cpu"] if chosen.device == "cpu" else ["cpu", chosen.device]
     with tempfile.TemporaryDirectory() as folder:
         models = list(tiny(folder))
-        # Short steps have tapes of their own: with them, and as if no step were short.
-        for short in (tapes.SHORT, 0):
-            tapes.SHORT = short
+        # With each kernel that walks the chain over tiles: as few as these have, more, any number.
+        most = attending.MORE_TILES
+        for chain in ((attending.FEW_TILES, most), (0, most), (0, 0)):
+            attending.FEW_TILES, attending.MORE_TILES = chain
             if "models" in cases:
                 wrong += check_models(devices, models, chosen.repeats)
             if "slots" in cases:

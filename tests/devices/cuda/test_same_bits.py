@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from muser.devices import Limits, Step
-from muser.devices.cuda import CudaRunner, tapes
+from muser.devices.cuda import CudaRunner, attending, tapes
 from muser.devices.cuda.buckets import HEAD_ROWS
 from muser.devices.feeding import logits_of, stretch
 from muser.errors import DeviceError
@@ -72,19 +72,25 @@ def test_every_row_bucket_gives_the_oracles_bytes(made, model):
     assert types | {"KV", "rows"} == set(runner.labels)
 
 
-@pytest.mark.parametrize("short", [0, 18])
+@pytest.mark.parametrize("reaches", [(), (9, 18)], ids=len)
 @pytest.mark.parametrize("model", NARROW, ids="-".join)
-def test_short_steps_and_others(made, monkeypatch, model, short):
-    """Steps below `SHORT` have tapes of their own: none here, or those that end before it."""
-    monkeypatch.setattr(tapes, "SHORT", short)
+def test_short_steps_and_others(made, monkeypatch, model, reaches):
+    """Steps below a border have tapes of their own. To those a tile is a position."""
+    few, more = reaches or (0, 0)
+    monkeypatch.setattr(tapes, "REACHES", reaches)
+    monkeypatch.setattr(attending, "FEW_TILES", few)
+    monkeypatch.setattr(attending, "MORE_TILES", more)
+    monkeypatch.setattr(attending, "most_tiles", lambda low, places: low.reach)
     graph, weights, ids, expected = made(model)
     runner = load("sm_90a", graph, weights, Limits(LENGTH, 1, CHUNK))
     for step, rows in steps(ids, (1, 3, 5, 8, 1, 1, 1, 4, 16)):
         runner.resume()  # labels are of what is played from here on
         assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
         played = {label.split("[")[0] for label in runner.labels["KV"]}
-        is_fused = model[1] == "census" and rows.stop <= short
-        assert ("combine_256" in played, "decode_combine" in played) == (is_fused, not is_fused)
+        stop = rows.stop if model[1] == "census" else LENGTH
+        borders = {"combine_256": few, "combine_more_256": more, "decode_combine": LENGTH}
+        chain = next(name for name, border in borders.items() if stop <= border)
+        assert {x for x in played if "combine" in x} == {chain}
 
 
 @pytest.mark.parametrize("model", NARROW, ids="-".join)

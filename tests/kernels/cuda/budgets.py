@@ -80,12 +80,17 @@ _REGISTERS = {
         "norm_tiles_32",
         "norm_tiles_grid",
     ),
-    64: ("take_rows",),
+    64: (
+        "take_rows",
+        "decode_combine",  # tiles in registers, none in shared memory
+        "combine_more_256",
+        "decode_one_64",
+        "decode_one_128",
+    ),
     96: ("matvec_256_1",),
     112: ("matvec_grid_1",),
     128: (
         "matvec_32_1",
-        "decode_combine",  # tiles in registers, none in shared memory
         "decode_tiles_64",
         "decode_tiles_128",
         "decode_tiles_256",
@@ -138,6 +143,7 @@ SHARED = {
     "batch_256": 9216,
     "argmax_parts": 1024,  # what dynamic memory begins at a multiple of
     "combine_256": 2048,
+    "combine_more_256": 4096,
     "heads": 4096,
     "norm_add_norm": 4096,
     "add_norm": 4096,

@@ -123,9 +123,9 @@ class Layer:
         return whole if self.window is None else min(whole, (self.window + 126) // 128 + 1)
 
     def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
-        """Rows f32 `[rows, heads * dim]` by `route` "decode", "few", "prefill" or "wide".
+        """Rows f32 `[rows, heads * dim]` by `route` "decode", "few", "more", "prefill" or "wide".
 
-        "few" leaves what it quantised as `self.quantised`.
+        "few" and "more" leave what they quantised as `self.quantised`.
         """
         _kept, step = self.step(positions, slots)
         rows, parts = len(q) + spare, -(-self.dim // 32)
@@ -141,27 +141,32 @@ class Layer:
             **self.sizes(), q_bits=20 - int(self.dim - 1).bit_length(),
             window=self.window or 0, places=self.places(),
         )  # fmt: skip
-        if route in ("decode", "few"):
-            kernel = f"decode_tiles_{self.head}"
+        if route in ("decode", "few", "more"):
+            units = self.kv_heads * -(-self.heads // self.kv_heads // 16)
+            is_one = self.head <= 128 and blocks >= rows * units * self.places()
+            kernel = f"decode_{'one' if is_one else 'tiles'}_{self.head}"
             size = bytes_of(self.shim, kernel)
             self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
-        if route == "few":
-            self._combine_few(rows, argument)
+        if route in ("few", "more"):
+            self.combine_quantised(
+                {"few": "combine_256", "more": "combine_more_256"}[route], rows, argument
+            )
         elif route == "decode":
             grid = (self.heads, rows, parts)
             size = bytes_of(self.shim, "decode_combine")
-            self.shim.launch("decode_combine", grid, 128, argument, size, self.seed)
+            self.shim.launch("decode_combine", grid, 256, argument, size, self.seed)
         else:
             self._prefill(route, rows, argument)
         assert self.shim.inexact_sums == 0
         return np.array(out)
 
-    def _combine_few(self, rows, argument):
+    def combine_quantised(self, kernel, rows, argument):
+        """Launch what walks the chain and quantises the rows: they become `self.quantised`."""
         groups = -(-self.heads * self.dim // 256)
         codes = poisoned((rows, groups, 272), np.uint8)
         scales, made = poisoned((rows, groups), np.float32), device(np.zeros(1, np.uint32))
         argument = Combine(argument, address(codes), address(scales), address(made))
-        self.shim.launch("combine_256", (groups, rows), 256, argument, seed=self.seed)
+        self.shim.launch(kernel, (groups, rows), 256, argument, seed=self.seed)
         assert made[0] == groups * rows
         self.quantised = np.array(codes), np.array(scales)
 

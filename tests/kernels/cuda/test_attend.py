@@ -83,9 +83,9 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
             layer.append(k[span], v[span], span, [0] * len(span), spare=turn % 2)
             first += len(span)
         few = list(range(max(end - 1 - turn % 3, 0), end))
-        compare(layer, "decode", q[few], few, spare=turn % 3, blocks=1 + turn * 2)
-        if dim % 32 == 0:
-            compare(layer, "few", q[few], few, spare=turn % 3, blocks=1 + turn * 2)
+        blocks = (1 + turn * 2) << 5 * (turn % 2)  # every other turn one for each tile
+        for route in ("decode", "few", "more") if dim % 32 == 0 else ("decode",):
+            compare(layer, route, q[few], few, spare=turn % 3, blocks=blocks)
         many = list(range(max(end - 21, 0), end))
         compare(layer, "prefill", q[many], many, spare=turn)
         if dim <= 128 and shim.architecture == "sm_90a":
@@ -95,10 +95,11 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
     assert same_bits(stored.view(np.uint16), layer.keys[0, where].view(np.uint16))
 
 
+@pytest.mark.parametrize("route", ["few", "more"])
 @pytest.mark.parametrize(
     ("heads", "kv", "dim", "window"), [s for s in SHAPES if s[2] % 32 == 0] + [(7, 1, 32, 400)]
 )
-def test_what_few_tiles_make_is_quantised(shim, rng, seed, heads, kv, dim, window):
+def test_what_few_tiles_make_is_quantised(shim, rng, seed, route, heads, kv, dim, window):
     """By one launch, up to its last position; rows beyond the count stay as they are."""
     layer = Layer(shim, heads, kv, dim, window, context=1024, chunk=128)
     layer.seed = seed
@@ -108,7 +109,7 @@ def test_what_few_tiles_make_is_quantised(shim, rng, seed, heads, kv, dim, windo
         layer.append(k[span], v[span], span, [0] * 128)
     at = [1023, 5, 512] if window is None else [1023, 1000, 1021]
     gate = rng.standard_normal(q[at].shape).astype(np.float32) if heads % 2 else None
-    compare(layer, "few", q[at], at, gate=gate, spare=1)
+    compare(layer, route, q[at], at, gate=gate, spare=1)
     codes, scales = layer.quantised
     rows = np.zeros((3, codes.shape[1] * 256), np.float32)
     rows[:, : heads * dim] = layer.expected(q[at], at, [0] * 3, gate)
@@ -295,11 +296,12 @@ def chain(N, M, D, O):  # noqa: N803, E741
     return z((acc / den[..., None]) * power_of_two(X - R + 8)[..., None])[0, 0, 0]
 
 
-@pytest.mark.parametrize("tiles", [1, 7, 8, 9, 63, 64, 65, 128, 200, 513, 1100])
+@pytest.mark.parametrize("tiles", [1, 7, 8, 9, 23, 24, 25, 49, 128, 192, 193, 513, 1100, 1600])
 @pytest.mark.parametrize("reach", [8, 60])
-def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
+@pytest.mark.parametrize(("kernel", "dim"), [("decode_combine", 40), ("combine_more_256", 64)])
+def test_the_chain_over_many_tiles(shims, rng, seed, kernel, dim, tiles, reach):
     """Made-up tiles; with a reach of 60 binades z acts in most pieces."""
-    shim, dim, heads = shims("sm_80", *TEXTS), 40, 2
+    shim, heads = shims("sm_80", *TEXTS), 2
     shape = (1, heads, tiles)
     sums = np.zeros((*shape, 4), np.int32)
     sums[..., 0] = rng.integers(-reach, reach, shape) - 3
@@ -315,8 +317,10 @@ def test_the_chain_over_many_tiles(shims, rng, seed, tiles, reach):
         tile_out=address(O), tile_sums=address(sums), out=address(out), **step,
         **layer.faults(), heads=heads, **layer.sizes(), places=tiles,
     )  # fmt: skip
-    size = bytes_of(shim, "decode_combine")
-    shim.launch("decode_combine", (heads, 1, 2), 128, argument, size, seed)
+    if kernel == "decode_combine":
+        shim.launch(kernel, (heads, 1, 2), 256, argument, bytes_of(shim, kernel), seed)
+    else:
+        layer.combine_quantised(kernel, 1, argument)
     for head in range(heads):
         parts = O[0, head].swapaxes(0, 1).reshape(tiles, -1)[:, :dim]
         N, M = (sums[0, head, :, i].astype(np.int64) for i in range(2))

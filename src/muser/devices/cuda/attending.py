@@ -10,12 +10,16 @@ from muser.devices.cuda.structs import Append, Attend, Combine
 from muser.devices.device import Limits
 from muser.errors import DeviceError
 from muser.graph import Attention, CacheSpec, KvAppend, SigmoidGate
-from muser.graph.arithmetic import attention_constant
+from muser.graph.arithmetic import TILE, attention_constant
 
 SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
 LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
-FEW_TILES = 8  # that a row sees in a short step (`attention_few.cuh`)
+MOST_ONE = 128  # elements of a head where a thread block may be of one tile
+FEW_TILES, MORE_TILES = 8, 80
+"""That a row sees at most where the chain over them and its quantisation are one launch. The first
+is a bound of its kernel; beyond the second, few thread blocks would take longer than two launches.
+"""
 
 
 def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mapping[str, int]:
@@ -92,16 +96,17 @@ def _decode(
     low: Lowering, op: Attention, cache: CachePlane, args: Attend, nodes: tuple[str, ...]
 ) -> None:
     """Where rows see few tiles, no more thread blocks than those: all have to begin before the next
-    launch can, and they find room only where the projection before them has ended.
+    launch can, and they find room only where the projection before them has ended. Blocks of one
+    tile are another kernel, beside which the next projection finds room.
     """
     head, grid = head_size(cache.spec.head_dim), 2 * low.processors
-    if low.is_short:
-        units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
-        grid = min(grid, low.rows * units * FEW_TILES)
-    tiles = f"decode_tiles_{head}"
+    units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
+    most = low.rows * units * most_tiles(low, args.places)
+    is_one = most <= grid and head <= MOST_ONE
+    tiles = f"decode_one_{head}" if is_one else f"decode_tiles_{head}"
     low.launch(
         tiles,
-        (grid,),
+        (min(most, grid),),
         256,
         args,
         shared=low.bytes_of(tiles),
@@ -112,30 +117,35 @@ def _decode(
     args = Attend.from_buffer_copy(args)
     args.faults = low.faults(*nodes)
     low.launch(
-        "decode_combine", chain, 128, args, shared=low.bytes_of("decode_combine"), served=("KV",)
+        "decode_combine", chain, 256, args, shared=low.bytes_of("decode_combine"), served=("KV",)
     )
+
+
+def most_tiles(low: Lowering, places: int) -> int:
+    """That a row of such a step sees at most, of a layer that shows `places`."""
+    return min(places, -(-low.reach // TILE))
 
 
 def combine_quantised(
     low: Lowering, row: Address, codes: Address, scales: Address, made: Address
 ) -> bool:
-    """Lets the chain over few tiles, if that was the last launch and made `row`, quantise it in
-    blocks of 256, too. Whether it does.
+    """Lets the chain over not too many tiles, if that was the last launch and made `row`, quantise
+    it in blocks of 256, too. Whether it does.
     """
-    if not low.is_short or not low.launches:
+    last = low.launches[-1] if low.launches else None
+    if last is None or not last.label.startswith("decode_combine"):
         return False
-    last = low.launches[-1]
     args = last.args
-    if not isinstance(args, Attend) or not last.label.startswith("decode_combine"):
+    if not isinstance(args, Attend) or args.out != row or args.dim % PART:
         return False
-    if args.out != row or args.dim % PART:
+    tiles = most_tiles(low, args.places)
+    if tiles > MORE_TILES:
         return False
     low.launches.pop()
     assert all(at <= len(low.launches) for _, at in low.entries)  # no later launch's
     groups = -(-args.heads * args.dim // 256)
-    low.launch(
-        "combine_256", (groups, low.rows), 256, Combine(args, codes, scales, made), served=("KV",)
-    )
+    kernel = "combine_256" if tiles <= FEW_TILES else "combine_more_256"
+    low.launch(kernel, (groups, low.rows), 256, Combine(args, codes, scales, made), served=("KV",))
     return True
 
 

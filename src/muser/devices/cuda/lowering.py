@@ -49,8 +49,8 @@ class Shared:
 class Lowering:
     """One part of a graph for steps of at most `rows` rows: its launches in order.
 
-    `is_tail`: the part whose rows are the wanted ones. `is_short`: for steps of few rows that all
-    stand below `tapes.SHORT` positions.
+    `is_tail`: the part whose rows are the wanted ones. `reach`: the position below which all rows
+    of a step stand.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Lowering:
         rows: int,
         *,
         is_tail: bool,
-        is_short: bool,
+        reach: int,
     ) -> None:
         self.shared, self.step, self.bucket, self.rows = shared, step, bucket, rows
-        self.is_tail, self.is_short = is_tail, is_short
+        self.is_tail, self.reach = is_tail, reach
         self.launches: list[Launch] = []
         self.entries: list[tuple[str, int]] = []
         self.behind: tuple[Op, ...] = ()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from muser.devices.cuda.attending import FEW_TILES
+from muser.devices.cuda.attending import FEW_TILES, MORE_TILES
 from muser.devices.cuda.buckets import FEW
 from muser.devices.cuda.card import Card, Recording
 from muser.devices.cuda.lowering import Lowering, Shared
@@ -18,7 +18,7 @@ from muser.graph import Op, TakeRows
 from muser.graph.arithmetic import TILE
 from muser.kernels import bucket_of
 
-SHORT = FEW_TILES * TILE  # positions; see `attending.py`
+REACHES = (FEW_TILES * TILE, MORE_TILES * TILE)  # positions; see `attending.py`
 FIRST = 24  # launches and copies of few rows that are queued before the others
 
 
@@ -56,12 +56,15 @@ class Tapes:
         body, tail = ops[:cut], ops[cut:]
         self.has_tail = bool(tail)
         self._bodies = {
-            (b, is_short): _lowered(shared, block, b, body, tail, is_short)
+            (b, reach): _lowered(shared, block, b, body, tail, reach)
             for b, block in arena.steps.items()
-            for is_short in (_lengths(shared) if b in FEW else (False,))
+            for reach in (_reaches(shared) if b in FEW else (shared.limits.context,))
         }
         self._tails = (
-            {b: _lowered(shared, block, b, tail, None, False) for b, block in arena.tails.items()}
+            {
+                b: _lowered(shared, block, b, tail, None, shared.limits.context)
+                for b, block in arena.tails.items()
+            }
             if tail
             else {}
         )
@@ -73,8 +76,10 @@ class Tapes:
     def body(self, step: Step) -> Part:
         """For all rows of this step."""
         bucket = bucket_of(len(step.tokens))
-        is_short = bucket in FEW and max(step.positions.tolist()) < SHORT
-        return self._bodies[bucket, is_short]
+        last = max(step.positions.tolist())
+        return next(
+            part for (b, reach), part in self._bodies.items() if b == bucket and last < reach
+        )
 
     def tail(self, bucket: str) -> Part:
         """The wanted rows, at most `HEAD_ROWS` at once: logits, and the first token of each."""
@@ -112,9 +117,10 @@ class Tapes:
         return tuple(recorded(some) for some in (works[:first], works[first:]) if some)
 
 
-def _lengths(shared: Shared) -> tuple[bool, ...]:
-    """Whether steps of few rows are short ones: a context may be too small for others."""
-    return (True,) if shared.limits.context <= SHORT else (False, True)
+def _reaches(shared: Shared) -> tuple[int, ...]:
+    """Positions below which steps of few rows stand, ascending: each has tapes of its own."""
+    context = shared.limits.context
+    return (*(reach for reach in REACHES if reach < context), context)
 
 
 def _lowered(
@@ -123,10 +129,10 @@ def _lowered(
     bucket: str,
     ops: tuple[Op, ...],
     later: tuple[Op, ...] | None,
-    is_short: bool,
+    reach: int,
 ) -> Part:
     """One part for the rows of `block`; `later` None: it is a tail."""
-    low = Lowering(shared, block, bucket, block.rows, is_tail=later is None, is_short=is_short)
+    low = Lowering(shared, block, bucket, block.rows, is_tail=later is None, reach=reach)
     lower(low, ops, later or ())
     if later is None:
         first_token(low, logits_row(shared.graph.ops))

@@ -45,8 +45,9 @@ INLINE int swizzled(int row, int piece) {
     return row * (PIECES * 16) + ((piece ^ (row & 7)) << 4);
 }
 
-// Elements 8 · first … of COUNT / PIECES cache rows of `dim` elements, zeros beyond dim.
-template <int PIECES, int COUNT, int THREADS>
+// Elements 8 · first … of COUNT / PIECES cache rows of `dim` elements, zeros beyond dim. ONCE: they leave the
+// second-level cache first.
+template <int PIECES, int COUNT, int THREADS, bool ONCE = false>
 INLINE void fetch(u8* to, const u16* from, int first, int dim) {
     int thread = (int)unknown(threadIdx.x); if (dim % 8 == 0) {
         constexpr int STEP = THREADS / PIECES;  // rows that the block takes at a time
@@ -54,8 +55,11 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim) {
         int bytes = x < dim ? 16 : 0;
         const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll
-        for (int i = 0; i < COUNT / THREADS; i++, source += STEP * dim)
-            copy16(to + swizzled<PIECES>(row + i * STEP, piece), source, bytes);
+        for (int i = 0; i < COUNT / THREADS; i++, source += STEP * dim) {
+            u8* place = to + swizzled<PIECES>(row + i * STEP, piece);
+            if constexpr (ONCE) copy16_once(place, source, bytes);
+            else copy16(place, source, bytes);
+        }
         return;
     }
     for (int at = thread; at < COUNT; at += THREADS) {  // rows that are not aligned
@@ -66,7 +70,7 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim) {
 }
 
 // Rows [lo, hi) of the same.
-template <int PIECES, int THREADS>
+template <int PIECES, int THREADS, bool ONCE>
 INLINE void fetch_rows(u8* to, const u16* from, int first, int dim, int lo, int hi) {
     int thread = (int)unknown(threadIdx.x), piece = thread % PIECES;
     int row = lo + thread / PIECES, x = (first + piece) * 8;
@@ -74,8 +78,11 @@ INLINE void fetch_rows(u8* to, const u16* from, int first, int dim, int lo, int 
         int bytes = x < dim ? 16 : 0;
         const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll 1
-        for (; row < hi; row += THREADS / PIECES, source += THREADS / PIECES * dim)
-            copy16(to + swizzled<PIECES>(row, piece), source, bytes);
+        for (; row < hi; row += THREADS / PIECES, source += THREADS / PIECES * dim) {
+            u8* place = to + swizzled<PIECES>(row, piece);
+            if constexpr (ONCE) copy16_once(place, source, bytes);
+            else copy16(place, source, bytes);
+        }
         return;
     }
 #pragma unroll 1

@@ -1,12 +1,14 @@
 // Attention of few rows: split over tiles, then one chain over the tiles of each row and head
-// (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches:
+// (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches, the first of two kinds:
 //
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
-//            256, shared decode_tiles_*_bytes (128: 108,608, on sm_80 and sm_120 75,840; two blocks a
+//            256, shared decode_tiles_*_bytes (128: 108,672, on sm_80 and sm_120 75,904; two blocks a
 //            multiprocessor).
+// decode_one_64, _128: the same where each block has one tile at most: grid as many as there can be tiles, block 256,
+//            shared decode_one_*_bytes (128: 75,904). It takes as many registers as a projection of one row leaves.
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
-// decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 128, shared
-//            decode_combine_bytes (4,324), so that the next projection's blocks have room beside.
+// decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 256, shared
+//            decode_combine_bytes (3,984), so that the next projection's blocks have room beside.
 //            reads tile_out, tile_sums, gate; writes out.
 //
 // Scratch: most rows × heads × places × (ceil(dim / 32) · 128 + 16) bytes, places = capacity / 128, with a
@@ -16,35 +18,38 @@
 // a unit is up to 16 query heads of one KV head. Rows of the cache that this step does not write are
 // fetched before the kernel before this one has ended; the step itself was uploaded before the first
 // kernel of the pass, and its arrays have room for the most rows of the bucket. The chain has warps in
-// the first blocks (z below ceil(parts / 4)) for a row of at most 64 tiles, else a block a part.
+// the first blocks (z below ceil(parts / 8)) for a row of at most RUN tiles, else a block a part. K and V of
+// a block that may have several tiles leave the second-level cache first, or they would drive what the tiles
+// leave for the chain out to memory (of heads of 256: all but the first tile's).
 #pragma once
 #include "attention.cuh"
 
 namespace attention {
 constexpr int WARPS = 8, THREADS = WARPS * 32;
 
-template <int HEAD>
+// ONE: each block has one tile at most.
+template <int HEAD, bool ONE>
 struct Decode {
     static constexpr int CHUNK = HEAD < 128 ? HEAD : 128, CHUNKS = HEAD / CHUNK;  // dims of a slot
 #if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
-    static constexpr int SLOTS = HEAD == 256 ? 2 : 3;
+    static constexpr int SLOTS = ONE || HEAD == 256 ? 2 : 3;
 #else
     static constexpr int SLOTS = 2;  // two blocks of 99 KiB
 #endif
     static constexpr int SLOT = TILE * CHUNK * 2;
     static constexpr int Q_PITCH = HEAD * 2 + 16, P_PITCH = TILE * 2 + 16;
     static constexpr int Q_BYTES = 2 * ROWS * Q_PITCH, P_BYTES = 2 * ROWS * P_PITCH;
-    static constexpr bool KEPT = HEAD <= 128;  // the digits of q stay in registers
-    static constexpr int P_AT = KEPT ? 0 : Q_BYTES;
-    static constexpr int DIGITS = KEPT ? (Q_BYTES > P_BYTES ? Q_BYTES : P_BYTES) : Q_BYTES + P_BYTES;
+    static constexpr bool KEPT = !ONE && HEAD <= 128;  // the digits of q stay in registers
+    static constexpr bool SHARED = ONE || KEPT;        // where they were, those of P come
+    static constexpr int P_AT = SHARED ? 0 : Q_BYTES;
+    static constexpr int DIGITS = SHARED ? (Q_BYTES > P_BYTES ? Q_BYTES : P_BYTES) : Q_BYTES + P_BYTES;
     static constexpr int N_TILES = CHUNK / 64;  // of 8 output dims a warp and chunk
 
-    u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
-    u8 digits[DIGITS];     // high, low [16 rows][pitch]: of q, of P
+    u8 digits[DIGITS];  // high, low [16 rows][pitch]: of q, of P
     u32 n[ROWS][WARPS], m[ROWS][WARPS], d[ROWS][WARPS];
     float row_scale[ROWS];
+    __align__(128) u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
 };
-
 struct Rows {  // of the step, one a lane
     int count, position, slot;
 };
@@ -125,26 +130,27 @@ INLINE int cache_row(const Cursor& c) { return c.base + c.place; }
 INLINE int heads_of(const Cursor& c) { return min(ROWS, c.rest); }
 
 // Part `part` of a tile: K's chunks, then V's. Its first element in memory, and its first piece of a row.
-template <int HEAD>
+template <int HEAD, bool ONE>
 INLINE const u16* source_of(const Attend& a, int row, int part) {
-    return (part >= Decode<HEAD>::CHUNKS ? a.v : a.k) + (size_t)row * a.dim;
+    return (part >= Decode<HEAD, ONE>::CHUNKS ? a.v : a.k) + (size_t)row * a.dim;
 }
-template <int HEAD>
+template <int HEAD, bool ONE>
 INLINE int piece_of(int part) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     return (part >= D::CHUNKS ? part - D::CHUNKS : part) * (D::CHUNK / 8);
 }
 // Rows [lo, hi) of a part of the first tile.
-template <int HEAD>
-INLINE void feed_rows(const Attend& a, Decode<HEAD>& mem, const Cursor& c, int part, int lo, int hi) {
-    const u16* from = source_of<HEAD>(a, cache_row(c), part);
-    fetch_rows<Decode<HEAD>::CHUNK / 8, THREADS>(mem.ring[part], from, piece_of<HEAD>(part), a.dim, lo, hi);
+template <int HEAD, bool ONE>
+INLINE void feed_rows(const Attend& a, Decode<HEAD, ONE>& mem, const Cursor& c, int part, int lo, int hi) {
+    const u16* from = source_of<HEAD, ONE>(a, cache_row(c), part);
+    using D = Decode<HEAD, ONE>;
+    fetch_rows<D::CHUNK / 8, THREADS, D::KEPT>(mem.ring[part], from, piece_of<HEAD, ONE>(part), a.dim, lo, hi);
 }
 // Part `part` of the tile at `row` when it has come and every warp has left the part before it, in whose slot goes the
 // part SLOTS - 1 behind: of the same tile, or of the next one, `next`.
-template <int HEAD>
-INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, const Cursor& next, int& use) {
-    using D = Decode<HEAD>;
+template <int HEAD, bool ONE>
+INLINE const u8* take(const Attend& a, Decode<HEAD, ONE>& mem, int part, int row, const Cursor& next, int& use) {
+    using D = Decode<HEAD, ONE>;
     constexpr int PARTS = 2 * D::CHUNKS;
     copy_wait<D::SLOTS - 2>();
     __syncthreads();
@@ -152,8 +158,8 @@ INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, con
     bool same = other < PARTS;
     if (same || next.left > 0) {
         int chosen = same ? other : other - PARTS;
-        const u16* from = source_of<HEAD>(a, same ? row : cache_row(next), chosen);
-        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[slot], from, piece_of<HEAD>(chosen), a.dim);
+        const u16* from = source_of<HEAD, ONE>(a, same ? row : cache_row(next), chosen);
+        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS, true>(mem.ring[slot], from, piece_of<HEAD, ONE>(chosen), a.dim);
     }
     copy_commit();
     const u8* taken = mem.ring[use];
@@ -161,15 +167,15 @@ INLINE const u8* take(const Attend& a, Decode<HEAD>& mem, int part, int row, con
     return taken;
 }
 
-template <int HEAD>
+template <int HEAD, bool ONE>
 struct Query {
-    u32 high[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD>::KEPT ? HEAD / 16 : 1][4];
+    u32 high[Decode<HEAD, ONE>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD, ONE>::KEPT ? HEAD / 16 : 1][4];
 };
-template <int HEAD>
-INLINE void load_digits(Query<HEAD>& q, int i, const Decode<HEAD>& mem, int s, int lane) {
-    u32 at = shared_address(mem.digits) + (lane & 15) * Decode<HEAD>::Q_PITCH + (lane >> 4) * 16 + s * 32;
+template <int HEAD, bool ONE>
+INLINE void load_digits(Query<HEAD, ONE>& q, int i, const Decode<HEAD, ONE>& mem, int s, int lane) {
+    u32 at = shared_address(mem.digits) + (lane & 15) * Decode<HEAD, ONE>::Q_PITCH + (lane >> 4) * 16 + s * 32;
     load_matrix4(q.high[i], at);
-    load_matrix4(q.low[i], at + ROWS * Decode<HEAD>::Q_PITCH);
+    load_matrix4(q.low[i], at + ROWS * Decode<HEAD, ONE>::Q_PITCH);
 }
 // The heads of a unit on their grid; rows of the matrix tile beyond them are zeros.
 template <int HEAD>
@@ -188,9 +194,10 @@ INLINE void load_heads(Heads<HEAD>& h, const Attend& a, const Cursor& c, int war
 #pragma unroll
     for (int i = 0; i < EACH; i++) load_query<HEAD>(h.v[i], from + i * a.dim, warp * EACH + i < heads, a, lane);
 }
-template <int HEAD>
-INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD>& mem, Query<HEAD>& q, int warp, int lane) {
-    using D = Decode<HEAD>;
+template <int HEAD, bool ONE>
+INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, ONE>& mem, Query<HEAD, ONE>& q, int warp,
+                        int lane) {
+    using D = Decode<HEAD, ONE>;
 #pragma unroll
     for (int i = 0; i < Heads<HEAD>::EACH; i++) {
         int r = warp * Heads<HEAD>::EACH + i;
@@ -199,6 +206,7 @@ INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD>& mem
         float scale = place_query<HEAD>(h.v[i], a, lane, put);
         if (lane == 0) mem.row_scale[r] = scale;
     }
+    if constexpr (ONE) copy_wait<1>();  // K has come, too
     __syncthreads();
     if constexpr (D::KEPT) {
 #pragma unroll
@@ -207,10 +215,10 @@ INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD>& mem
 }
 
 // Adds one chunk's products to the sums of the digits of the warp's 16 positions.
-template <int HEAD>
-INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD>& q, const Decode<HEAD>& mem,
+template <int HEAD, bool ONE>
+INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD, ONE>& q, const Decode<HEAD, ONE>& mem,
                        const u8* k, int chunk, int warp, int lane) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     int matrix = lane >> 3, key = warp * 16 + (matrix >> 1) * 8 + (lane & 7);
     u32 base = shared_address(k);
 #pragma unroll
@@ -228,8 +236,8 @@ INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD>& q, 
 }
 
 // Scores from their sums, and the warp's maxima of N and M into shared memory; returns the largest |y|.
-template <int HEAD>
-INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD>& mem, const Span& seen, int tile,
+template <int HEAD, bool ONE>
+INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, ONE>& mem, const Span& seen, int tile,
                           int warp, int lane) {
     int g = lane >> 2, t = lane & 3;
     u32 top_n[2] = {0, 0}, top_m[2] = {0, 0};
@@ -268,10 +276,10 @@ INLINE u32 largest(const u32 (&x)[WARPS], int t) {
 }
 
 // Digits of P of the warp's positions, and their part of D, into shared memory; N and M of the rows.
-template <int HEAD>
-INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD>& mem, u32 (&top_n)[2],
+template <int HEAD, bool ONE>
+INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, ONE>& mem, u32 (&top_n)[2],
                           u32 (&top_m)[2], int warp, int lane) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     int g = lane >> 2, t = lane & 3;
     u32 sum[2] = {0, 0};
 #pragma unroll
@@ -308,10 +316,10 @@ struct Place {  // of one unit's tile in the scratch
 };
 
 // f(O) of the warp's dims of one chunk to the scratch.
-template <int HEAD>
-INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, const Attend& a, const Place& p,
+template <int HEAD, bool ONE>
+INLINE void write_output(const Decode<HEAD, ONE>& mem, const u8* v, int chunk, const Attend& a, const Place& p,
                          int warp, int lane) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, ONE>;
     constexpr int N_TILES = D::N_TILES;
     int g = lane >> 2, t = lane & 3, matrix = lane >> 3, parts = (a.dim + 31) / 32;
     u32 weights = shared_address(mem.digits) + D::P_AT + (lane & 15) * D::P_PITCH + (lane >> 4) * 16;
@@ -344,8 +352,8 @@ INLINE void write_output(const Decode<HEAD>& mem, const u8* v, int chunk, const 
         }
     }
 }
-template <int HEAD>
-INLINE void write_sums(const Decode<HEAD>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], const Attend& a,
+template <int HEAD, bool ONE>
+INLINE void write_sums(const Decode<HEAD, ONE>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], const Attend& a,
                        const Place& p, int lane) {
     int g = lane >> 2;
     if (lane & 3) return;
@@ -370,7 +378,7 @@ INLINE void load_steps(u32 (&pairs)[2], const Attend& a, const Cursor& c, int wa
 
 template <int HEAD>
 INLINE void decode_tiles(const Attend& a, u8* shared) {
-    using D = Decode<HEAD>;
+    using D = Decode<HEAD, false>;
     D& mem = *(D*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, use = 0;
     touch(a);
@@ -396,7 +404,7 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
     if (at.left <= 0) return leave_early();  // the multiprocessor is free for the next projection
     previous_kernel_done();
     Heads<HEAD> heads;
-    Query<HEAD> q;
+    Query<HEAD, false> q;
     u32 pairs[2], ahead_pairs[2];
     load_heads(heads, a, at, warp, lane);
     load_steps(ahead_pairs, a, at, warp, lane);
@@ -446,74 +454,113 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
     }
 }
 
+// The same for a block of one tile: as many registers and as much shared memory as a projection leaves that stands beside.
+template <int HEAD>
+INLINE void decode_one(const Attend& a, u8* shared) {
+    using D = Decode<HEAD, true>;
+    D& mem = *(D*)shared;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    touch(a);
+    next_kernel_may_start();
+    Units units = units_of(a);
+    Rows rows = rows_of(a, lane);
+    Cursor at = run_of_block(a, units, rows, lane);
+    if (at.left <= 0) return leave_early();  // the multiprocessor is free for the next projection
+    Span fresh = written(rows, at, lane), seen = visible_from(a, __shfl_sync(~0u, rows.position, at.row));
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) feed_rows(a, mem, at, i / 2, i & 1 ? fresh.hi : 0, i & 1 ? TILE : fresh.lo);
+    if (warp * (ROWS / WARPS) < heads_of(at) && lane < a.dim) will_read(first_query(a, at, warp) + lane);
+    will_read(first_steps(a, at, warp, lane));
+    previous_kernel_done();
+    Heads<HEAD> heads;
+    Query<HEAD, true> q;
+    u32 pairs[2], top_n[2], top_m[2];
+    load_heads(heads, a, at, warp, lane);
+    load_steps(pairs, a, at, warp, lane);
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) feed_rows(a, mem, at, i, fresh.lo, fresh.hi), copy_commit();
+    place_heads(heads, a, mem, q, warp, lane);
+    float y[2][4], high[2][4] = {}, low[2][4] = {};
+    add_scores(high, low, q, mem, mem.ring[0], 0, warp, lane);
+#pragma unroll
+    for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);
+    float top = scale_scores(y, pairs, mem, seen, at.tile, warp, lane);
+    if (!(top < 0x1p22f)) report(a.faults, at.row);
+    __syncthreads();
+    place_weights(y, pairs, mem, top_n, top_m, warp, lane);
+    copy_wait<0>();
+    __syncthreads();
+    Place p = {at.row * a.heads + at.query, heads_of(at), at.tile - at.first};
+    if (warp == 0) write_sums(mem, top_n, top_m, a, p, lane);
+    write_output(mem, mem.ring[1], 0, a, p, warp, lane);
+}
+
 // --- the chain ---
 // acc is a multiple of 2^(least M so far - X): while the M of a head span at most 40 binades z cannot
 // act, acc·2^k is exact, and a step is one fma. Otherwise z is applied as written. den never falls below
 // 2^20, so its steps are one fma always. A warp holds RUN tiles in registers and walks over them; a row that
-// sees no more is one warp's alone, four parts a block. Else the warps of a block walk in turn, and each
-// has its next tiles under way while the others walk.
-constexpr int RUN = 64, RUNS = 4, AHEAD = 8;
+// sees no more is one warp's alone, and the block has as many parts. Else the maxima of all runs are found
+// first, the warps of a block walk in turn, and each has its next tiles under way while the others walk.
+constexpr int RUN = 24, RUNS = 8, TOPS = 64;
 
 struct Powers {  // R, X and the least M of some tiles
     int r, x, low;
 };
 template <int N>
-struct __align__(16) Scales {  // of the N tiles of a run; beyond them a step changes nothing
+struct __align__(16) Scales {  // of the N tiles of a run, at most 32; beyond them a step changes nothing
     float acc[N], out[N];   // 2^(X - X'), 2^(M - X')
     float den[N], term[N];  // 2^(R - R'), f(D)·2^(N - R')
 };
 struct Chain {
     Scales<RUN> scales[RUNS];
-    Powers tops[2][RUNS];
+    Powers tops[TOPS];   // of so many runs
     float acc[32], den;  // from one warp to the next
 };
 template <int N>
 struct Stretch {  // tiles of a warp
     int count;
-    int4 sums[2];  // of two neighbouring tiles a lane: N, M, f(D)
+    int n, m, d;   // N, M, f(D) of a tile, one a lane
     float out[N];  // f(O), an element a lane
     int r, x;  // of the lanes before this one
 };
 
 INLINE Powers join(const Powers& a, const Powers& b) { return {max(a.r, b.r), max(a.x, b.x), min(a.low, b.low)}; }
 
-// f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles.
+// f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles. Of a long array fewer at
+// a time, or what they are multiplied with takes too many registers.
+template <int N>
+constexpr int AHEAD = N > 8 ? 4 : 8;
 template <int N, class F>
 INLINE void each_ahead(int count, F f) {
 #pragma unroll
-    for (int i = 0; i < N; i += AHEAD) {
+    for (int i = 0; i < N; i += AHEAD<N>) {
         if (i >= count) break;
         f(i);
     }
 }
 
-// From `sums` of the lane's first tile and `out` of its element of the first.
+// From `sums` of the lane's tile and `out` of its element of the first.
 template <int N>
 INLINE void load_run(Stretch<N>& run, const int4* sums, const float* out, int lane) {
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        run.sums[j] = make_int4(NEVER, NEVER, 0, 0);
-        if (2 * lane + j < run.count) run.sums[j] = sums[j];
-    }
+    int4 s = make_int4(NEVER, NEVER, 0, 0);
+    if (lane < run.count) s = *sums;
+    run.n = s.x, run.m = s.y, run.d = s.z;
     each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
-        for (int j = i; j < i + AHEAD; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
+        for (int j = i; j < i + AHEAD<N>; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
     });
 }
 
 // The maxima before each lane's tiles, and those of all.
 template <int N>
 INLINE Powers scan_run(Stretch<N>& run, int lane) {
-    int r = max(run.sums[0].x, run.sums[1].x), x = max(run.sums[0].y, run.sums[1].y), low = -NEVER;
-#pragma unroll
-    for (int j = 0; j < 2; j++)
-        if (2 * lane + j < run.count) low = min(low, run.sums[j].y);
+    int r = run.n, x = run.m, low = lane < run.count ? run.m : -NEVER;
 #pragma unroll 1
-    for (int i = 1; 2 * i <= run.count; i <<= 1) {
+    for (int i = 1; i < run.count; i <<= 1) {
         r = max(r, __shfl_up_sync(~0u, r, i));
         x = max(x, __shfl_up_sync(~0u, x, i));
     }
-    int last = max(run.count - 1, 0) / 2;
+    int last = max(run.count - 1, 0);
     Powers all = {__shfl_sync(~0u, r, last), __shfl_sync(~0u, x, last), __reduce_min_sync(~0u, low)};
     run.r = __shfl_up_sync(~0u, r, 1), run.x = __shfl_up_sync(~0u, x, 1);
     if (lane == 0) run.r = run.x = NEVER;
@@ -523,23 +570,19 @@ INLINE Powers scan_run(Stretch<N>& run, int lane) {
 // The powers of two of a run behind tiles whose maxima are `before`; f(O) gets its own.
 template <int N>
 INLINE void scale_run(Scales<N>& to, Stretch<N>& run, const Powers& before, int lane) {
-    int r = max(before.r, run.r), x = max(before.x, run.x);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        int i = 2 * lane + j, n = run.sums[j].x, m = run.sums[j].y, r2 = max(r, n), x2 = max(x, m);
-        if (i >= N) break;
-        bool there = i < run.count;
-        to.acc[i] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
-        to.out[i] = there ? shift(m - x2) : 0.0f;
-        to.den[i] = there ? shift(r - r2) : 1.0f;
-        to.term[i] = there ? mul1(__uint_as_float((u32)run.sums[j].z), shift(n - r2)) : 0.0f;
-        r = r2, x = x2;
+    int r = max(before.r, run.r), x = max(before.x, run.x), r2 = max(r, run.n), x2 = max(x, run.m);
+    bool there = lane < run.count;
+    if (lane < N) {
+        to.acc[lane] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
+        to.out[lane] = there ? shift(run.m - x2) : 0.0f;
+        to.den[lane] = there ? shift(r - r2) : 1.0f;
+        to.term[lane] = there ? mul1(__uint_as_float((u32)run.d), shift(run.n - r2)) : 0.0f;
     }
     __syncwarp();
     const float4* out = (const float4*)to.out;
     each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
-        for (int j = i; j < i + AHEAD; j += 4) {
+        for (int j = i; j < i + AHEAD<N>; j += 4) {
             float4 k = out[j / 4];
             run.out[j] = mul1(run.out[j], k.x), run.out[j + 1] = mul1(run.out[j + 1], k.y);
             run.out[j + 2] = mul1(run.out[j + 2], k.z), run.out[j + 3] = mul1(run.out[j + 3], k.w);
@@ -558,7 +601,7 @@ INLINE void walk_run(const Scales<N>& c, const Stretch<N>& run, float& acc, floa
     const float4 *kept = (const float4*)c.acc, *dens = (const float4*)c.den, *terms = (const float4*)c.term;
     each_ahead<N>(run.count, [&](int i) {
 #pragma unroll
-        for (int j = i; j < i + AHEAD; j += 4) {
+        for (int j = i; j < i + AHEAD<N>; j += 4) {
             float4 s = kept[j / 4], d = dens[j / 4], t = terms[j / 4];
             acc = step_of_chain<PLAIN>(acc, s.x, run.out[j], j < run.count);
             acc = step_of_chain<PLAIN>(acc, s.y, run.out[j + 1], j + 1 < run.count);
@@ -576,6 +619,15 @@ INLINE void walk(const Scales<N>& c, const Stretch<N>& run, const Powers& all, f
     else walk_run<false>(c, run, acc, den);
 }
 
+// Of the tiles of a run, one a lane.
+INLINE Powers top_of_run(const int4* sums, int count, int lane) {
+    bool there = lane < min(count, RUN);
+    int4 s = make_int4(NEVER, NEVER, 0, 0);
+    if (there) s = sums[lane];
+    int low = there ? s.y : -NEVER;
+    return {__reduce_max_sync(~0u, s.x), __reduce_max_sync(~0u, s.y), __reduce_min_sync(~0u, low)};
+}
+
 INLINE void combine(const Attend& a, u8* shared) {
     Chain& mem = *(Chain*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x, row = blockIdx.y, parts = gridDim.z;
@@ -583,63 +635,75 @@ INLINE void combine(const Attend& a, u8* shared) {
     next_kernel_may_start();
     int rows = *a.step.count;
     Span seen = visible(a, row);  // also of a row beyond them: the loads go together
-    int tiles = last_tile(seen) - first_tile(seen);
+    int tiles = last_tile(seen) - first_tile(seen), runs = (tiles + RUN - 1) / RUN;
     bool alone = tiles <= RUN, gated = a.gate;
-    int part = alone ? (int)blockIdx.z * RUNS + warp : (int)blockIdx.z, x = part * 32 + lane;
-    int first = alone ? 0 : warp * RUN;
+    int part = alone ? (int)blockIdx.z * RUNS + warp : (int)blockIdx.z, x = part * 32 + lane, own = alone ? 0 : warp;
     size_t at = (size_t)row * a.heads + head, element = at * a.dim + x;
-    const int4* sums = a.tile_sums + at * a.places + first + 2 * lane;
-    const float* out = a.tile_out + ((at * parts + part) * a.places + first) * 32 + lane;
+    const int4* sums = a.tile_sums + at * a.places;
+    const float* out = a.tile_out + (at * parts + part) * a.places * 32 + lane;
     const float* gate = a.gate + element;
     bool there = row < rows && part < parts;
-    if (there && first + 2 * lane < tiles) will_read(sums);
-    if (there && first < tiles) will_read(out);
+    if (there && own * RUN + lane < tiles) will_read(sums + own * RUN + lane);
+    if (there && own * RUN < tiles) will_read(out + (size_t)own * (RUN * 32));
     if (there && gated && x < a.dim) will_read(gate);
     previous_kernel_done();
     if (!there) return;
     Stretch<RUN> run;
-    Scales<RUN>& own = mem.scales[warp];
-    Powers all = {NEVER, NEVER, -NEVER};
+    Scales<RUN>& scales = mem.scales[warp];
+    Powers before = {NEVER, NEVER, -NEVER};
     float open = 1.0f, acc = 0.0f, den = 0.0f;
     if (gated && x < a.dim) open = *gate;
+    auto begin = [&](int i) {
+        run.count = max(0, min(RUN, tiles - i * RUN));
+        load_run(run, sums + i * RUN + lane, out + (size_t)i * (RUN * 32), lane);
+    };
+    begin(own);
 #pragma unroll 1
-    for (int round = 0;; round++, first += RUN * RUNS, sums += RUN * RUNS, out += RUN * RUNS * 32) {
-        run.count = min(RUN, tiles - first);
-        load_run(run, sums, out, lane);
-        if (round == 0 && gated) open = sigmoid1(open);
-        Powers before = all, top = scan_run(run, lane);
-        if (alone) {
-            all = top;
-        } else {
-            Powers(&tops)[RUNS] = mem.tops[round & 1];
-            if (lane == 0) tops[warp] = top;
-            __syncthreads();  // the last warp has also walked
-            for (int i = 0; i < RUNS; i++) {
-                if (i == warp) before = all;
-                all = join(all, tops[i]);
+    for (int first = 0; first < runs; first += TOPS) {  // `before`: of the runs before these
+        int here = min(TOPS, runs - first), joined = 0;
+        if (!alone) {
+            const int4* from = sums + first * RUN;
+#pragma unroll 2
+            for (int i = warp; i < here; i += RUNS) {
+                Powers top = top_of_run(from + i * RUN, tiles - (first + i) * RUN, lane);
+                if (lane == 0) mem.tops[i] = top;
             }
+            __syncthreads();
         }
-        if (run.count > 0) {
-            scale_run(own, run, before, lane);
-            if (!alone && warp > 0) named_sync(warp, 64);  // the one before has walked
-            if (first > 0) acc = mem.acc[lane], den = mem.den;
-            walk(own, run, join(before, top), acc, den);
-            if (first + RUN >= tiles) {
+        if (first == 0 && gated) open = sigmoid1(open);
+#pragma unroll 1
+        for (int i = own; i < here; i += RUNS) {
+#pragma unroll 1
+            for (; joined < i; joined++) before = join(before, mem.tops[joined]);
+            Powers all = join(before, scan_run(run, lane));
+            scale_run(scales, run, before, lane);
+            if (first + i > 0) {
+                named_sync(warp + 1, 64);  // the one before has walked
+                acc = mem.acc[lane], den = mem.den;
+            }
+            walk(scales, run, all, acc, den);
+            if (first + i + 1 == runs) {
                 if (x < a.dim) finish(a, acc, den, all.x - all.r + 8, open, element, row);
-            } else {
-                mem.acc[lane] = acc;
-                if (lane == 0) mem.den = den;
-                if (warp < RUNS - 1) named_arrive(warp + 1, 64);
+                return;
             }
+            mem.acc[lane] = acc;
+            if (lane == 0) mem.den = den;
+            named_arrive((warp + 1) % RUNS + 1, 64);
+            begin(first + i + RUNS);
         }
-        if (alone || (round + 1) * RUN * RUNS >= tiles) return;
+        if (first + TOPS >= runs) return;
+#pragma unroll 1
+        for (; joined < TOPS; joined++) before = join(before, mem.tops[joined]);
+        __syncthreads();
     }
 }
 }  // namespace attention
 
-SIZE(decode_tiles_64_bytes, sizeof(attention::Decode<64>));
-SIZE(decode_tiles_128_bytes, sizeof(attention::Decode<128>));
-SIZE(decode_tiles_256_bytes, sizeof(attention::Decode<256>));
+SIZE(decode_tiles_64_bytes, (sizeof(attention::Decode<64, false>)));
+SIZE(decode_tiles_128_bytes, (sizeof(attention::Decode<128, false>)));
+SIZE(decode_tiles_256_bytes, (sizeof(attention::Decode<256, false>)));
+SIZE(decode_one_64_bytes, (sizeof(attention::Decode<64, true>)));
+SIZE(decode_one_128_bytes, (sizeof(attention::Decode<128, true>)));
 SIZE(decode_combine_bytes, sizeof(attention::Chain));
 KERNEL BOUNDS(256, 2) decode_tiles_64(attention::Attend a) {
     SHARED_BYTES(shared);
@@ -653,7 +717,15 @@ KERNEL BOUNDS(256, 2) decode_tiles_256(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::decode_tiles<256>(a, shared);
 }
-KERNEL BOUNDS(128, 4) decode_combine(attention::Attend a) {
+KERNEL BOUNDS(256, 4) decode_one_64(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::decode_one<64>(a, shared);
+}
+KERNEL BOUNDS(256, 4) decode_one_128(attention::Attend a) {
+    SHARED_BYTES(shared);
+    attention::decode_one<128>(a, shared);
+}
+KERNEL BOUNDS(256, 4) decode_combine(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::combine(a, shared);
 }
