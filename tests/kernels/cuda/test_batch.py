@@ -58,11 +58,11 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     raw, x, y = data(kind, width, out)
     weight = p.place(shim, kind, raw, width, seed=seed)
     plans = (
-        p.Plan(grid=1, warps=5, stages=2, rows=16, count=16, slice=99, tiles=4, seed=seed),
-        p.Plan(grid=1, warps=3, stages=1, rows=16, count=5, slice=2, tiles=8, seed=seed),
+        p.Plan(grid=1, warps=5, stages=2, rows=16, count=16, slice=99, tiles=0, seed=seed),
+        p.Plan(grid=1, warps=3, stages=1, rows=16, count=5, slice=2, tiles=8, slots=1, seed=seed),
         p.Plan(grid=3, warps=6, stages=3, rows=16, count=11, slice=4, tiles=4, seed=seed),
-        p.Plan(grid=5, warps=4, stages=4, rows=16, count=1, slice=99, tiles=4, seed=seed),
-        p.Plan(grid=1, warps=4, stages=2, rows=16, count=16, slice=4, tiles=6, seed=seed),
+        p.Plan(grid=5, warps=4, stages=4, rows=16, count=1, slice=99, tiles=4, slots=9, seed=seed),
+        p.Plan(grid=17, warps=2, stages=2, rows=16, count=16, slice=4, tiles=6, seed=seed),
     )
     for plan in plans:
         source = ready(shim, weight.family, x[: plan.count])
@@ -110,7 +110,7 @@ def test_parts_of_several_formats(shim, seed):
         ]
         x = random_rows(np.random.default_rng(3), 13, width)
         for grid, warps in ((1, 7), (4, 7), (1, 3), (2, 4)):
-            plan = p.Plan(grid=grid, warps=warps, rows=16, count=13, slice=2, seed=seed)
+            plan = p.Plan(grid=grid, warps=warps, rows=16, count=13, slice=2, tiles=3, seed=seed)
             source = ready(shim, weights[0].family, x)
             outs, word = p.project(shim, weights, source, plan, batch=True)
             for out, (kind, _), raw in zip(outs, parts, raws, strict=True):
@@ -136,8 +136,9 @@ def test_gated_activation_behind(shim, kinds, seed):
         (p.OUT_SILU, Activation.SILU, 2, 6, 2, 4),
         (p.OUT_GELU, Activation.GELU, 2, 6, 2, 2),
         (p.OUT_SILU, Activation.SILU, 1, 5, 2, 6),
-        (p.OUT_SILU, Activation.SILU, 1, 4, 99, 6),
-        (p.OUT_GELU, Activation.GELU, 1, 6, 99, 8),
+        (p.OUT_SILU, Activation.SILU, 1, 4, 99, 0),
+        (p.OUT_GELU, Activation.GELU, 2, 6, 99, 0),
+        (p.OUT_GELU, Activation.GELU, 5, 6, 99, 8),
         (p.OUT_GELU, Activation.GELU, 1, 5, 1, 2),
     ):
         if weights[0].family != "32":
