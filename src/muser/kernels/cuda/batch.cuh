@@ -892,7 +892,7 @@ INLINE void walk_chains(const Matvec& a, int walker) {
         for (int unit = Form::SPAN * s.step; job < s.first + s.jobs; unit += Form::SPAN, job += s.n) {
 #pragma unroll 1
             for (int p = s.low; p < s.low + s.n; p++) {
-                if ((gated ? p >> 1 : p) % WALK_WARPS != walker) continue;
+                if ((p - s.base >> (gated ? 1 : 0)) % WALK_WARPS != walker) continue;  // so a chain has one walker
                 const Piece& g = piece_at(p);
                 int sub = gated ? p & 1 : 0, end = min(unit + Form::SPAN, g.end);
                 Chain* chain = chain_at(p - s.base);
