@@ -46,7 +46,7 @@ struct Batch {  // what a thread block knows of its work
     int slice, pitch, step;  // units of a slice; bytes from one row to the next, from one slice to the next
     int pieces, each, pass;  // each: 2 with a gate
     int ends, begins;        // steps: where the first piece ends, the last one begins
-    int count, rounds;       // segments; fetches of slices
+    int rounds;              // fetches of slices
     int runs, rows_there;
 };
 __shared__ Batch work;
@@ -364,22 +364,16 @@ INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& r
 // the one that continues another's chains last.
 INLINE const Piece& piece_at(int i) { return ((const Piece*)at_byte(work.list))[i]; }
 
-// Steps of a pass in which the same pieces take part: `n` of them from piece `low` on.
+// Of small numbers: by 2x + 1, so that there is an inverse of 1 too.
+INLINE u32 inverse_of(int n) { return 0x7fffffffu / (u32)n + 1; }
+INLINE int divided(int x, u32 inverse) { return (int)__umulhi((u32)(2 * x + 1), inverse); }
+// Steps of a pass in which the same pieces take part: `n` of them from piece `low` on. Behind the last one n is 0.
 struct __align__(16) Segment {
     int jobs, step, low, n;
-    u32 by_n;                // ⌈2³² / n⌉
+    u32 by_n;
     int first, round, base;  // of all jobs its first one; the round in which slice 0 comes; the first piece of the pass
 };
-struct Job {
-    int piece, step;
-};
-INLINE int divided(int x, int by, u32 inverse) { return by == 1 ? x : (int)__umulhi((u32)x, inverse); }
-INLINE u32 inverse_of(int n) { return 0xffffffffu / (u32)n + 1; }
-INLINE const Segment& segment_at(int i) { return ((const Segment*)at_byte(work.segments))[i]; }
-INLINE Job job_of(const Segment& s, int i) {
-    int d = divided(i, s.n, s.by_n);
-    return {s.low + i - d * s.n, s.step + d};
-}
+INLINE const Segment* segment_at(int i) { return (const Segment*)at_byte(work.segments) + i; }
 
 struct __align__(16) Chain {
     float totals[16 * TILE_OUTPUTS];  // as the lanes hold them
@@ -396,7 +390,6 @@ INLINE const float* scales_at(int unit) {  // of this lane's first row
 INLINE void make_segments(Batch& b, bool cut) {
     Segment* to = (Segment*)at_byte(b.segments);
     int lead = b.each, first_job = 0, round = 0;
-    b.count = 0;
 #pragma unroll 1
     for (int base = 0, next; base < b.pieces; base = next) {
         next = min(base + b.pass, b.pieces);
@@ -407,7 +400,7 @@ INLINE void make_segments(Batch& b, bool cut) {
             int end = i == 0 ? min(ends, begins) : i == 1 ? max(ends, begins) : b.jobs;
             int low = base + (step >= ends ? lead : 0), n = next - (step < begins ? lead : 0) - low;
             if (end > step && n > 0) {
-                to[b.count++] = {(end - step) * n, step, low, n, inverse_of(n), first_job, round, base};
+                *to++ = {(end - step) * n, step, low, n, inverse_of(n), first_job, round, base};
                 first_job += (end - step) * n;
             }
             step = end;
@@ -415,6 +408,7 @@ INLINE void make_segments(Batch& b, bool cut) {
         b.rounds = (cut ? round : 0) + b.slices;
         if (cut) round += b.slices;
     }
+    *to = {0x7fffffff, 0, 0, 0, 0, 0, 0, 0};
 }
 
 // By one warp: lane p shares out part p.
@@ -524,19 +518,17 @@ INLINE u8* stage_at(const Matvec& a, int stage) {
     return at_byte((int)((threadIdx.x / 32 * a.stages + stage) * a.stage_bytes));
 }
 
-struct JobAt {  // of a warp: job i of a segment
-    int segment, i;
-    MEMBER bool over() const { return segment >= work.count; }
-    MEMBER void forward(int by) {
-        i += by;
-#pragma unroll 1
-        while (segment < work.count && i >= segment_at(segment).jobs) i -= segment_at(segment).jobs, segment++;
-    }
+// Of a job what a warp has to know when it comes to it, written when it is requested.
+struct __align__(16) Job {
+    int rows, round;  // where the rows' first unit of it is, and when
+    int units, format;  // no units: behind the last one
 };
+constexpr int MOST_ASKED = 8;  // requested, being requested and being done: STAGES + 2 are enough
+__shared__ Job asked[BATCH_WARPS * MOST_ASKED];
 struct Asking {  // what a warp requests next: `left` units of a tile
     const u8* from;
     int left, bytes;
-    JobAt job;  // of that; of runs: segment is the next stretch
+    int segment, job, count;  // of that: which job of which segment, how many were before; of runs: the next stretch
     MEMBER void begin(const Piece& g, int unit, int units) {
         bytes = g.bytes(), from = g.tile + (i64)unit * bytes, left = units;
     }
@@ -544,15 +536,27 @@ struct Asking {  // what a warp requests next: `left` units of a tile
 
 template <typename Form>
 INLINE void ask_for(Asking& next) {
+    const Segment* at = segment_at(next.segment);
+    uint4 s = ((const uint4*)at)[0];  // jobs, step, low, n
+#pragma unroll 1
+    while (next.job >= (int)s.x) next.job -= (int)s.x, next.segment++, s = ((const uint4*)++at)[0];
+    Job job = {0, 0, 0, 0};
     next.left = 0;
-    if (next.job.over()) return;
-    Job job = job_of(segment_at(next.job.segment), next.job.i);
-    const Piece& g = piece_at(job.piece);
-    int unit = Form::SPAN * job.step;
-    next.begin(g, unit, min(Form::SPAN, g.end - unit));
+    if (s.w) {
+        uint4 more = ((const uint4*)at)[1];
+        int d = divided(next.job, more.x), step = (int)s.y + d, unit = Form::SPAN * step;
+        const Piece& g = piece_at((int)s.z + next.job - d * (int)s.w);
+        int slice = divided(step, work.by_span);
+        job.round = (int)more.z + slice;
+        job.rows = work.rows + job.round % COPIES * work.step + (unit - slice * work.slice) * Form::ROW_BYTES;
+        job.units = min(Form::SPAN, g.end - unit), job.format = g.format();
+        next.begin(g, unit, job.units);
+    }
+    if (threadIdx.x % 32 == 0) asked[threadIdx.x / 32 * MOST_ASKED + next.count % MOST_ASKED] = job;
+    next.count++;
 }
 INLINE void ask_for_stretch(Asking& next) {
-    Stretch p = stretch_of(next.job.segment++);
+    Stretch p = stretch_of(next.job++);
     next.left = 0;
     if (p.tile >= 0) next.begin(piece_at(p.tile), p.unit, p.end - p.unit);
 }
@@ -571,7 +575,7 @@ INLINE void request_next(Asking& next, int warps, u8* to, u64* full) {
 #endif
         next.from += next.bytes, next.left--;
         if (next.left == 0 && by_runs) ask_for_stretch(next);
-        else if (next.left == 0) next.job.forward(warps), ask_for<Form>(next);
+        else if (next.left == 0) next.job += warps, ask_for<Form>(next);
     }
 #ifndef HAS_BULK
     copy_commit();
@@ -621,30 +625,34 @@ INLINE void lay_down(u8* slot, const Terms<Form>& x) {
     for (int j = 0; j < Form::BLOCKS; j++) store_lane((float*)slot + 256 * j, x.t + 8 * j);
     if (Form::STEP == 64) ((uint2*)(slot + 1024))[threadIdx.x % 32] = make_uint2(x.step[0], x.step[1]);
 }
+// The terms of a job, of `units` units.
 template <typename Form>
-INLINE void walk_unit(const u8* slot, const float* scales, float (&total)[8]) {
-    float t[8];
-    if constexpr (Form::STEP == 64) {
-        uint2 both = ((const uint2*)(slot + 1024))[threadIdx.x % 32];
-        u32 step[2] = {both.x, both.y};
-        load_lane((const float*)slot, t);
-        add_terms(scales, t, step, total);
+INLINE void walk_job(const u8* terms, const float* scales, int units, float (&total)[8]) {
+    if constexpr (Form::BLOCKS == 1) {
+        float t[Form::SPAN][8];
+        u32 step[Form::SPAN][2];
+#pragma unroll
+        for (int k = 0; k < Form::SPAN; k++) {  // of a unit that is not there for nothing
+            load_lane((const float*)(terms + k * Form::SLOT), t[k]);
+            if (Form::STEP == 64) {
+                uint2 both = ((const uint2*)(terms + k * Form::SLOT + 1024))[threadIdx.x % 32];
+                step[k][0] = both.x, step[k][1] = both.y;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < Form::SPAN; k++) {
+            if (k >= units) continue;
+            if (Form::STEP == 64) add_terms(scales + 16 * k, t[k], step[k], total);
+            else add_terms(scales + 16 * k, t[k], total);
+        }
     } else {
+        float t[8];
 #pragma unroll 2
         for (int j = 0; j < Form::BLOCKS; j++) {
-            load_lane((const float*)slot + 256 * j, t);
+            load_lane((const float*)terms + 256 * j, t);
             add_terms(scales + 16 * j, t, total);
         }
     }
-}
-// Which slot a job's terms are in, and how often it was used before.
-struct Slot {
-    int at;
-    u32 turn;
-};
-INLINE Slot slot_of(int job, int slots) {
-    int turn = divided(job, slots, work.by_slots);
-    return {job - turn * slots, (u32)turn};
 }
 
 // Totals of a tile that two thread blocks share.
@@ -841,41 +849,38 @@ INLINE void multiply(const Matvec& a, Asking& next, int warps) {
     int warp = threadIdx.x / 32, stage = 0, there = -1;
     u64* full = stages_full + warp * BATCH_STAGES;
     u32 phase = 0;
-    Slot slot = slot_of(warp, a.slots);
-    JobAt at = {0, 0};
-    at.forward(warp);
+    int slot = warp, done = 0;
+    u32 turn = 0;
 #pragma unroll 1
-    while (!at.over()) {
-        const Segment& s = segment_at(at.segment);
-        Job job = job_of(s, at.i);
-        int slice = divided(job.step, work.span, work.by_span), round = s.round + slice, unit = Form::SPAN * job.step;
-        go_to_round(there, round);
-        int rows_from = work.rows + round % COPIES * work.step + (unit - slice * work.slice) * Form::ROW_BYTES;
-        const Piece& g = piece_at(job.piece);
-        int format = g.format(), count = min(Form::SPAN, g.end - unit);
-        auto rows = rows_at(Form(), at_byte(rows_from), work.pitch);
-        u8* terms = at_byte(work.slots + slot.at * Form::SPAN * Form::SLOT);
+    while (slot >= a.slots) slot -= a.slots, turn++;
+    __syncwarp();
 #pragma unroll 1
-        for (int k = 0; k < count; k++) {
+    while (true) {
+        const Job job = asked[warp * MOST_ASKED + done++ % MOST_ASKED];
+        if (job.units == 0) break;
+        go_to_round(there, job.round);
+        auto rows = rows_at(Form(), at_byte(job.rows), work.pitch);
+        u8* terms = at_byte(work.slots + slot * Form::SPAN * Form::SLOT);
+#pragma unroll 1
+        for (int k = 0; k < job.units; k++) {
             u8* here = stage_at(a, stage);
             Terms<Form> now;
             await(full + stage, phase, a.stages);
-            unit_terms(Form(), format, here, rows, now, [&] {
+            unit_terms(Form(), job.format, here, rows, now, [&] {
                 __syncwarp();
                 request_next<Form, false>(next, warps, here, full + stage);
             });
-            if (k == 0) count_wait(walked + slot.at, slot.turn);
+            if (k == 0) count_wait(walked + slot, turn);
             lay_down(terms, now);
             terms += Form::SLOT;
             rows.next(1);
             if (++stage == a.stages) stage = 0, phase ^= 1;
         }
         __syncwarp();
-        if (threadIdx.x % 32 == 0) count_set(laid_down + slot.at, slot.turn + 1);
-        at.forward(warps);
-        slot.at += warps;
+        if (threadIdx.x % 32 == 0) count_set(laid_down + slot, turn + 1);
+        slot += warps;
 #pragma unroll 1
-        while (slot.at >= a.slots) slot.at -= a.slots, slot.turn++;
+        while (slot >= a.slots) slot -= a.slots, turn++;
     }
     go_to_round(there, work.rounds - 1);
 }
@@ -883,40 +888,38 @@ INLINE void multiply(const Matvec& a, Asking& next, int warps) {
 // One of the warps that walk the chains, in the order of jobs: of every WALK_WARPS-th tile, with a gate of both.
 template <typename Form>
 INLINE void walk_chains(const Matvec& a, int walker) {
-    bool gated = work.each == 2;
+    const int each = work.each, units = work.units, slots = work.slots, chains = work.chains;
+    const u32 by_slots = work.by_slots;
 #pragma unroll 1
-    for (int i = 0; i < work.count; i++) {
-        const Segment& s = segment_at(i);
-        int job = s.first;
+    for (const Segment* at = segment_at(0); at->n; at++) {
+        const Segment s = *at;
+        int place = s.low - s.base, own = (each == 2 ? place >> 1 : place) % WALK_WARPS == walker ? 0 : each, job = s.first;
 #pragma unroll 1
         for (int unit = Form::SPAN * s.step; job < s.first + s.jobs; unit += Form::SPAN, job += s.n) {
+            const float* scales = scales_at<Form>(unit);
 #pragma unroll 1
-            for (int p = s.low; p < s.low + s.n; p++) {
-                if ((p - s.base >> (gated ? 1 : 0)) % WALK_WARPS != walker) continue;  // so a chain has one walker
-                const Piece& g = piece_at(p);
-                int sub = gated ? p & 1 : 0, end = min(unit + Form::SPAN, g.end);
-                Chain* chain = chain_at(p - s.base);
+            for (int k = own; k < s.n; k += each == 1 ? WALK_WARPS : k & 1 ? 2 * WALK_WARPS - 1 : 1) {
+                const Piece& g = piece_at(s.low + k);
+                int sub = each == 2 ? k & 1 : 0, end = min(unit + Form::SPAN, g.end);
+                Chain* chain = (Chain*)at_byte(chains) + place + k;
                 float total[8];
                 if (unit > g.first) {
                     load_lane(chain->totals, total);
                 } else if (unit == 0) {
-                    for (int k = 0; k < 8; k++) total[k] = 0.0f;
+                    for (int i = 0; i < 8; i++) total[i] = 0.0f;
                 } else {
-                    Line line = {work.units, 0, (int)a.by_units, work.each};
+                    Line line = {units, 0, (int)a.by_units, each};
                     take_totals(handed_at(a, begun_by(a, g, line), sub), total);
                 }
-                Slot slot = slot_of(job + p - s.low, a.slots);
-                const u8* terms = at_byte(work.slots + slot.at * Form::SPAN * Form::SLOT);
-                const float* scales = scales_at<Form>(unit);
-                count_wait(laid_down + slot.at, slot.turn + 1);
-#pragma unroll
-                for (int k = 0; k < Form::SPAN; k++)
-                    if (unit + k < end)
-                        walk_unit<Form>(terms + k * Form::SLOT, scales + 16 * Form::BLOCKS * k, total);
+                // Which slot the terms are in, and how often it was used before.
+                int turn = divided(job + k, by_slots), slot = job + k - turn * a.slots;
+                count_wait(laid_down + slot, (u32)turn + 1);
+                walk_job<Form>(at_byte(slots + slot * Form::SPAN * Form::SLOT), scales, end - unit, total);
                 __syncwarp();
-                if (threadIdx.x % 32 == 0) count_set(walked + slot.at, slot.turn + 1);
-                if (end < g.end || (gated && sub == 0 && end == work.units)) store_lane(chain->totals, total);
-                else if (end < work.units) hand_totals(handed_at(a, blockIdx.x, sub), total);
+                if (threadIdx.x % 32 == 0) count_set(walked + slot, (u32)turn + 1);
+                if (end < g.end) store_lane(chain->totals, total);
+                else if (end < units) hand_totals(handed_at(a, blockIdx.x, sub), total);
+                else if (sub < each - 1) store_lane(chain->totals, total);
                 else write_tile<Form>(a, g, total, chain[-1].totals);
             }
         }
@@ -957,13 +960,13 @@ INLINE void batch(const Matvec& a) {
     }
     Asking next;
     if (warp < warps) {
-        next.job = {0, 0};
+        next.segment = next.job = next.count = 0;
         if (by_runs) {
             if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
             __syncwarp();
             ask_for_stretch(next);
         } else {
-            next.job.forward(warp);
+            next.job = warp;
             ask_for<Form>(next);
         }
 #pragma unroll 1
