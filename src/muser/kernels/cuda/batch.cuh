@@ -518,45 +518,55 @@ INLINE u8* stage_at(const Matvec& a, int stage) {
     return at_byte((int)((threadIdx.x / 32 * a.stages + stage) * a.stage_bytes));
 }
 
-// Of a job what a warp has to know when it comes to it, written when it is requested.
+// What a warp has to know of a job, for some of its next jobs: the lanes work it out side by side.
 struct __align__(16) Job {
+    u32 from, what;   // the tile's address, 48 bits; 16-byte pieces of a unit << 16; units << 25, none: no job; format << 27
     int rows, round;  // where the rows' first unit of it is, and when
-    int units, format;  // no units: behind the last one
+    MEMBER int units() const { return (int)(what >> 25 & 3); }
+    MEMBER int format() const { return (int)(what >> 27); }
 };
-constexpr int MOST_ASKED = 8;  // requested, being requested and being done: STAGES + 2 are enough
-__shared__ Job asked[BATCH_WARPS * MOST_ASKED];
+constexpr int LISTED = 16;  // half of them are replaced at a time. At most STAGES + 2 that are requested are not done
+__shared__ Job listed[BATCH_WARPS * LISTED];
 struct Asking {  // what a warp requests next: `left` units of a tile
     const u8* from;
     int left, bytes;
-    int segment, job, count;  // of that: which job of which segment, how many were before; of runs: the next stretch
+    int count;  // of runs: stretches, else jobs that were asked for
+    int job;    // the next one that is not listed
     MEMBER void begin(const Piece& g, int unit, int units) {
         bytes = g.bytes(), from = g.tile + (i64)unit * bytes, left = units;
     }
 };
 
 template <typename Form>
-INLINE void ask_for(Asking& next) {
-    const Segment* at = segment_at(next.segment);
-    uint4 s = ((const uint4*)at)[0];  // jobs, step, low, n
+INLINE void list_jobs(Asking& next, int warps, int many) {
+    int lane = threadIdx.x % 32, job = next.job + lane * warps;
+    const Segment* at = segment_at(0);
 #pragma unroll 1
-    while (next.job >= (int)s.x) next.job -= (int)s.x, next.segment++, s = ((const uint4*)++at)[0];
-    Job job = {0, 0, 0, 0};
-    next.left = 0;
-    if (s.w) {
-        uint4 more = ((const uint4*)at)[1];
-        int d = divided(next.job, more.x), step = (int)s.y + d, unit = Form::SPAN * step;
-        const Piece& g = piece_at((int)s.z + next.job - d * (int)s.w);
-        int slice = divided(step, work.by_span);
-        job.round = (int)more.z + slice;
-        job.rows = work.rows + job.round % COPIES * work.step + (unit - slice * work.slice) * Form::ROW_BYTES;
-        job.units = min(Form::SPAN, g.end - unit), job.format = g.format();
-        next.begin(g, unit, job.units);
+    while (job >= at->jobs) job -= at->jobs, at++;
+    Job x = {0, 0, 0, 0};
+    if (at->n) {
+        int d = divided(job, at->by_n), unit = Form::SPAN * (at->step + d);
+        const Piece& g = piece_at(at->low + job - d * at->n);
+        int slice = divided(at->step + d, work.by_span), bytes = g.bytes();
+        u64 from = (u64)(g.tile + (i64)unit * bytes);
+        x.from = (u32)from, x.what = (u32)(from >> 32) | (u32)bytes << 12;
+        x.what |= (u32)min(Form::SPAN, g.end - unit) << 25 | (u32)g.format() << 27;
+        x.round = at->round + slice;
+        x.rows = work.rows + x.round % COPIES * work.step + (unit - slice * work.slice) * Form::ROW_BYTES;
     }
-    if (threadIdx.x % 32 == 0) asked[threadIdx.x / 32 * MOST_ASKED + next.count % MOST_ASKED] = job;
-    next.count++;
+    if (lane < many) listed[threadIdx.x / 32 * LISTED + (next.count + lane) % LISTED] = x;
+    next.job += many * warps;
+    __syncwarp();
+}
+template <typename Form>
+INLINE void ask_for(Asking& next, int warps) {
+    if (next.count % (LISTED / 2) == 0 && next.count >= LISTED) list_jobs<Form>(next, warps, LISTED / 2);
+    const Job x = listed[threadIdx.x / 32 * LISTED + next.count++ % LISTED];
+    next.from = (const u8*)((u64)(x.what & 0xffff) << 32 | x.from);
+    next.left = x.units(), next.bytes = (int)(x.what >> 12 & 0x1ff0);
 }
 INLINE void ask_for_stretch(Asking& next) {
-    Stretch p = stretch_of(next.job++);
+    Stretch p = stretch_of(next.count++);
     next.left = 0;
     if (p.tile >= 0) next.begin(piece_at(p.tile), p.unit, p.end - p.unit);
 }
@@ -575,7 +585,7 @@ INLINE void request_next(Asking& next, int warps, u8* to, u64* full) {
 #endif
         next.from += next.bytes, next.left--;
         if (next.left == 0 && by_runs) ask_for_stretch(next);
-        else if (next.left == 0) next.job += warps, ask_for<Form>(next);
+        else if (next.left == 0) ask_for<Form>(next, warps);
     }
 #ifndef HAS_BULK
     copy_commit();
@@ -853,20 +863,19 @@ INLINE void multiply(const Matvec& a, Asking& next, int warps) {
     u32 turn = 0;
 #pragma unroll 1
     while (slot >= a.slots) slot -= a.slots, turn++;
-    __syncwarp();
 #pragma unroll 1
     while (true) {
-        const Job job = asked[warp * MOST_ASKED + done++ % MOST_ASKED];
-        if (job.units == 0) break;
+        const Job job = listed[warp * LISTED + done++ % LISTED];
+        if (job.units() == 0) break;
         go_to_round(there, job.round);
         auto rows = rows_at(Form(), at_byte(job.rows), work.pitch);
         u8* terms = at_byte(work.slots + slot * Form::SPAN * Form::SLOT);
 #pragma unroll 1
-        for (int k = 0; k < job.units; k++) {
+        for (int k = 0; k < job.units(); k++) {
             u8* here = stage_at(a, stage);
             Terms<Form> now;
             await(full + stage, phase, a.stages);
-            unit_terms(Form(), job.format, here, rows, now, [&] {
+            unit_terms(Form(), job.format(), here, rows, now, [&] {
                 __syncwarp();
                 request_next<Form, false>(next, warps, here, full + stage);
             });
@@ -960,14 +969,14 @@ INLINE void batch(const Matvec& a) {
     }
     Asking next;
     if (warp < warps) {
-        next.segment = next.job = next.count = 0;
+        next.count = 0, next.job = warp;
         if (by_runs) {
             if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
             __syncwarp();
             ask_for_stretch(next);
         } else {
-            next.job = warp;
-            ask_for<Form>(next);
+            list_jobs<Form>(next, warps, LISTED);
+            ask_for<Form>(next, warps);
         }
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
