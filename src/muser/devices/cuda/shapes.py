@@ -170,7 +170,7 @@ def batch_shape(
         return next((found for found in forms if found is not None), None)
 
     tiles = sum(layout.tiles for layout in layouts) // line.grid
-    for warps in range(min(most, tiles), most // 2, -1):
+    for warps in range(min(most, tiles), 2 * most // 3, -1):
         found = largest(warps, whole, 0, 0, wanted)
         if found is not None:
             return found
@@ -181,15 +181,17 @@ def batch_shape(
             return found
     fewer = range(most, 0, -1)
     for slots, under, least in (
+        (ENOUGH, wanted, 3 * job),
         (ENOUGH, wanted, 2 * job),
-        (ENOUGH, wanted, job),
         (most + 2, wanted, job),
+        (4, wanted, job),
         (8, wanted // 2, job),
         (2, 0, job),
         (1, 0, job),
     ):
         for part, warps in product([part for part in passes if part <= PASS or part == 2], fewer):
-            if (part < min(passes[0], 4) or 3 * warps < 2 * most) and under > 0:
+            least_warps = most - 1 if slots == ENOUGH else 2 * most // 3
+            if under > 0 and (part < min(passes[0], 4) or warps < least_warps):
                 continue
             found = largest(warps, min(least, whole), part, slots, under)
             if found is None:

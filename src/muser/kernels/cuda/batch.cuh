@@ -785,23 +785,24 @@ INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
 #pragma unroll 4
     for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
 }
-// A warp goes on to a later fetch: all of them pass all of them, whether they have a job there or not.
-INLINE void go_to_round(int& there, int to) {
+// A warp goes on to a later fetch, `passed` of them are behind it: all pass all of them, whether they have a job there or
+// not.
+INLINE void go_to_round(u32& passed, u32 to) {
 #pragma unroll 1
-    while (there < to) {
+    while (passed <= to) {
         __syncwarp();  // all lanes have seen this round's barrier before another one can end
-        if (there >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + there % COPIES);
-        there++;
-        barrier_wait(rows_full + there % COPIES, (u32)(there / COPIES) & 1);
+        if (passed && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + (passed - 1) % COPIES);
+        barrier_wait(rows_full + passed % COPIES, passed / COPIES & 1);
+        passed++;
     }
 }
 
 // The run of one warp.
 template <typename Form>
 INLINE void multiply_run(const Matvec& a, Asking& next) {
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, there = -1, until = 0;
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, until = 0;
     u64* full = stages_full + warp * BATCH_STAGES;
-    u32 phase = 0;
+    u32 phase = 0, passed = 0;
     bool gated = is_gated(a);
     float total[8];
 #pragma unroll 1
@@ -822,7 +823,7 @@ INLINE void multiply_run(const Matvec& a, Asking& next) {
         }
 #pragma unroll 1
         for (int unit = p.unit; unit < p.end; unit++) {
-            for (; unit >= until; until += work.slice) go_to_round(there, there + 1);
+            for (; unit >= until; until += work.slice) go_to_round(passed, passed);
             u8* here = stage_at(a, stage);
             Terms<Form> now;
             await(full + stage, phase, a.stages);
@@ -856,9 +857,9 @@ INLINE void multiply_run(const Matvec& a, Asking& next) {
 // The jobs of one warp.
 template <typename Form>
 INLINE void multiply(const Matvec& a, Asking& next, int warps) {
-    int warp = threadIdx.x / 32, stage = 0, there = -1;
+    int warp = threadIdx.x / 32, stage = 0;
     u64* full = stages_full + warp * BATCH_STAGES;
-    u32 phase = 0;
+    u32 phase = 0, passed = 0;
     int slot = warp, done = 0;
     u32 turn = 0;
 #pragma unroll 1
@@ -867,7 +868,7 @@ INLINE void multiply(const Matvec& a, Asking& next, int warps) {
     while (true) {
         const Job job = listed[warp * LISTED + done++ % LISTED];
         if (job.units() == 0) break;
-        go_to_round(there, job.round);
+        go_to_round(passed, (u32)job.round);
         auto rows = rows_at(Form(), at_byte(job.rows), work.pitch);
         u8* terms = at_byte(work.slots + slot * Form::SPAN * Form::SLOT);
 #pragma unroll 1
@@ -891,7 +892,7 @@ INLINE void multiply(const Matvec& a, Asking& next, int warps) {
 #pragma unroll 1
         while (slot >= a.slots) slot -= a.slots, turn++;
     }
-    go_to_round(there, work.rounds - 1);
+    if (work.rounds) go_to_round(passed, (u32)work.rounds - 1);
 }
 
 // One of the warps that walk the chains, in the order of jobs: of every WALK_WARPS-th tile, with a gate of both.
