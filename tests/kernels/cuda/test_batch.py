@@ -72,6 +72,36 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
         assert word == NO_FAULT
 
 
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [
+        (BlockType.Q6_K, 256),  # one unit: no tile is shared
+        (BlockType.Q4_K, 2304),
+        (BlockType.Q5_K, 1280),
+        (BlockType.Q8_0, 2080),
+        (BlockType.F16, 1160),
+    ],
+)
+def test_tiles_that_thread_blocks_share(shim, kind, width, seed):
+    """Two or more of them, also with slices in turns, several passes, more blocks than tiles."""
+    raw, x, y = data(kind, width, 40)
+    weight = p.place(shim, kind, raw, width)
+    source = ready(shim, weight.family, x)
+    for grid, warps, slices, tiles, slots, lasts in (
+        (2, 4, 99, 4, 5, 0),
+        (2, 3, 2, 2, 3, 1),
+        (5, 2, 2, 4, 2, 0),
+        (11, 1, 99, 4, 1, 2),
+    ):
+        plan = p.Plan(
+            grid=grid, warps=warps, rows=16, count=16, slice=slices, tiles=tiles,
+            slots=slots, lasts=lasts, seed=seed,
+        )  # fmt: skip
+        outs, word = p.project(shim, [weight], source, plan, batch=True)
+        assert same(outs[0], y), plan
+        assert word == NO_FAULT
+
+
 def test_largest_sums_of_the_grid(shim):
     """2047 · 8191 · 128, the largest integer that a block of a projection holds."""
     signs = np.array([[1, 1], [1, -1], [-1, -1]], np.float32)
@@ -140,6 +170,8 @@ def test_gated_activation_behind(shim, kinds, seed):
         (p.OUT_GELU, Activation.GELU, 2, 6, 99, 0),
         (p.OUT_GELU, Activation.GELU, 5, 6, 99, 8),
         (p.OUT_GELU, Activation.GELU, 1, 5, 1, 2),
+        (p.OUT_SILU, Activation.SILU, 7, 3, 1, 2),
+        (p.OUT_SILU, Activation.SILU, 3, 9, 99, 0),
     ):
         if weights[0].family != "32":
             slices = max(slices, 2)

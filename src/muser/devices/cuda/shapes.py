@@ -59,7 +59,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What thread blocks of `matvec.cuh` and `batch.cuh` share out, and the most pieces, or pairs, of one."""
+    """What thread blocks share out, and the most pieces, or pairs, of one."""
 
     grid: int
     total: int
@@ -191,7 +191,8 @@ def batch_shape(
     ):
         for part, warps in product([part for part in passes if part <= PASS or part == 2], fewer):
             least_warps = most - 1 if slots == ENOUGH else 2 * most // 3
-            if under > 0 and (part < min(passes[0], 4) or warps < least_warps):
+            least_part = min(passes[0], PASS if slots == ENOUGH else 4)
+            if under > 0 and (part < least_part or warps < least_warps):
                 continue
             found = largest(warps, min(least, whole), part, slots, under)
             if found is None:
