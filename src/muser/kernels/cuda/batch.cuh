@@ -876,12 +876,16 @@ INLINE void multiply(const Matvec& a, Asking& next, int warps) {
             u8* here = stage_at(a, stage);
             Terms<Form> now;
             await(full + stage, phase, a.stages);
-            unit_terms(Form(), job.format(), here, rows, now, [&] {
+            auto request = [&] {
                 __syncwarp();
                 request_next<Form, false>(next, warps, here, full + stage);
+            };
+            unit_terms(Form(), job.format(), here, rows, now, [&] {
+                if (Form::STEP == 16) request();
             });
             if (k == 0) count_wait(walked + slot, turn);
             lay_down(terms, now);
+            if (Form::STEP > 16) request();  // the terms are out of the registers then
             terms += Form::SLOT;
             rows.next(1);
             if (++stage == a.stages) stage = 0, phase ^= 1;
