@@ -827,11 +827,15 @@ INLINE void multiply_run(const Matvec& a, Asking& next) {
             u8* here = stage_at(a, stage);
             Terms<Form> now;
             await(full + stage, phase, a.stages);
-            unit_terms(Form(), format, here, rows, now, [&] {
+            auto request = [&] {
                 __syncwarp();
                 request_next<Form, true>(next, warps, here, full + stage);
+            };
+            unit_terms(Form(), format, here, rows, now, [&] {
+                if (Form::STEP == 16) request();
             });
             advance(Form(), scales, now, total);
+            if (Form::STEP > 16) request();  // the terms are out of the registers then
             rows.next(1), scales += 16 * Form::BLOCKS;
             if (++stage == a.stages) stage = 0, phase ^= 1;
         }
@@ -885,7 +889,7 @@ INLINE void multiply(const Matvec& a, Asking& next, int warps) {
             });
             if (k == 0) count_wait(walked + slot, turn);
             lay_down(terms, now);
-            if (Form::STEP > 16) request();  // the terms are out of the registers then
+            if (Form::STEP > 16) request();
             terms += Form::SLOT;
             rows.next(1);
             if (++stage == a.stages) stage = 0, phase ^= 1;
