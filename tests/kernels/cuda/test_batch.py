@@ -102,6 +102,19 @@ def test_tiles_that_thread_blocks_share(shim, kind, width, seed):
         assert word == NO_FAULT
 
 
+@pytest.mark.parametrize("kind", [BlockType.Q4_K, BlockType.Q5_1])
+def test_more_jobs_of_a_warp_than_it_lists_at_once(shim, kind, seed):
+    raw, x, y = data(kind, 1280, 130)
+    weight = p.place(shim, kind, raw, 1280)
+    for slices, tiles in ((2, 4), (99, 9)):
+        plan = p.Plan(
+            grid=1, warps=1, stages=4, rows=16, count=16, slice=slices, tiles=tiles,
+            slots=3, seed=seed,
+        )  # fmt: skip
+        outs, _ = p.project(shim, [weight], ready(shim, weight.family, x), plan, batch=True)
+        assert same(outs[0], y)
+
+
 def test_largest_sums_of_the_grid(shim):
     """2047 · 8191 · 128, the largest integer that a block of a projection holds."""
     signs = np.array([[1, 1], [1, -1], [-1, -1]], np.float32)

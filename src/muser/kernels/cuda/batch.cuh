@@ -19,12 +19,12 @@
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
 // The rows come in slices, so that the first products need the first one only; where the rows do not fit, slices take
-// turns. The t_b are made in any order, chains in theirs. Weights under way are what bounds the speed: a unit's place in
-// its ring is given back as soon as its bytes are in registers.
-//   Runs, where all of the rows fit and there is a tile for each warp: a thread block owns whole tiles, those that begin
-//     in its share of the line of matvec.cuh. All their units, tile by tile, are cut into W pieces, and a warp keeps the
-//     chain of its piece in registers. The totals of the tile in which its piece ends it makes first and hands to the
-//     next warp, which goes on with them last.
+// turns. The t_b are made in any order, chains in theirs. Weights under way are what bounds the speed: of K-quants a
+// unit's place in its ring is free as soon as its bytes are in registers.
+//   Runs, where all of the rows fit and there is a tile for each warp: a thread block owns whole tiles, those that
+//     begin in its share of the line of matvec.cuh. All their units, tile by tile, are cut into W pieces, and a warp
+//     keeps the chain of its piece in registers. The totals of the tile in which its piece ends it makes first and
+//     hands to the next warp, which goes on with them last.
 //   Walks, else: it owns a stretch of that line, whole tiles and at its ends units of tiles that it shares with its
 //     neighbours. A job is 16 outputs × C units × 16 rows. Jobs are numbered: the first C units of each of P tiles, the
 //     next C of each, and so on; then those of the next P tiles. A tile that the next thread block continues goes ahead
@@ -360,8 +360,8 @@ INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& r
 }
 
 // --- what a thread block owns ---
-// With a gate pieces 2i and 2i + 1 are the same of gate and up. The piece that the next thread block continues comes first,
-// the one that continues another's chains last.
+// With a gate pieces 2i and 2i + 1 are the same of gate and up. The piece that the next thread block continues comes
+// first, the one that continues another's chains last.
 INLINE const Piece& piece_at(int i) { return ((const Piece*)at_byte(work.list))[i]; }
 
 // Of small numbers: by 2x + 1, so that there is an inverse of 1 too.
@@ -520,7 +520,8 @@ INLINE u8* stage_at(const Matvec& a, int stage) {
 
 // What a warp has to know of a job, for some of its next jobs: the lanes work it out side by side.
 struct __align__(16) Job {
-    u32 from, what;   // the tile's address, 48 bits; 16-byte pieces of a unit << 16; units << 25, none: no job; format << 27
+    // The tile's address, 48 bits; 16-byte pieces of a unit << 16; units << 25, none: no job; format << 27.
+    u32 from, what;
     int rows, round;  // where the rows' first unit of it is, and when
     MEMBER int units() const { return (int)(what >> 25 & 3); }
     MEMBER int format() const { return (int)(what >> 27); }
@@ -785,8 +786,8 @@ INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
 #pragma unroll 4
     for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
 }
-// A warp goes on to a later fetch, `passed` of them are behind it: all pass all of them, whether they have a job there or
-// not.
+// A warp goes on to a later fetch, `passed` of them are behind it: all pass all of them, whether they have a job there
+// or not.
 INLINE void go_to_round(u32& passed, u32 to) {
 #pragma unroll 1
     while (passed <= to) {
@@ -911,7 +912,8 @@ INLINE void walk_chains(const Matvec& a, int walker) {
 #pragma unroll 1
     for (const Segment* at = segment_at(0); at->n; at++) {
         const Segment s = *at;
-        int place = s.low - s.base, own = (each == 2 ? place >> 1 : place) % WALK_WARPS == walker ? 0 : each, job = s.first;
+        int job = s.first, place = s.low - s.base;
+        int own = (each == 2 ? place >> 1 : place) % WALK_WARPS == walker ? 0 : each;
 #pragma unroll 1
         for (int unit = Form::SPAN * s.step; job < s.first + s.jobs; unit += Form::SPAN, job += s.n) {
             const float* scales = scales_at<Form>(unit);
