@@ -70,7 +70,7 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim) {
 }
 
 // Rows [lo, hi) of the same.
-template <int PIECES, int THREADS, bool ONCE>
+template <int PIECES, int THREADS>
 INLINE void fetch_rows(u8* to, const u16* from, int first, int dim, int lo, int hi) {
     int thread = (int)unknown(threadIdx.x), piece = thread % PIECES;
     int row = lo + thread / PIECES, x = (first + piece) * 8;
@@ -78,11 +78,8 @@ INLINE void fetch_rows(u8* to, const u16* from, int first, int dim, int lo, int 
         int bytes = x < dim ? 16 : 0;
         const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll 1
-        for (; row < hi; row += THREADS / PIECES, source += THREADS / PIECES * dim) {
-            u8* place = to + swizzled<PIECES>(row, piece);
-            if constexpr (ONCE) copy16_once(place, source, bytes);
-            else copy16(place, source, bytes);
-        }
+        for (; row < hi; row += THREADS / PIECES, source += THREADS / PIECES * dim)
+            copy16(to + swizzled<PIECES>(row, piece), source, bytes);
         return;
     }
 #pragma unroll 1

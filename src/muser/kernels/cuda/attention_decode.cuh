@@ -18,9 +18,9 @@
 // a unit is up to 16 query heads of one KV head. Rows of the cache that this step does not write are
 // fetched before the kernel before this one has ended; the step itself was uploaded before the first
 // kernel of the pass, and its arrays have room for the most rows of the bucket. The chain has warps in
-// the first blocks (z below ceil(parts / 8)) for a row of at most RUN tiles, else a block a part. K and V of
-// a block that may have several tiles leave the second-level cache first, or they would drive what the tiles
-// leave for the chain out to memory (of heads of 256: all but the first tile's).
+// the first blocks (z below ceil(parts / 8)) for a row of at most RUN tiles, else a block a part. Of a block
+// of several tiles all but the first leave the second-level cache first, or they would drive what the tiles
+// leave for the chain out to memory.
 #pragma once
 #include "attention.cuh"
 
@@ -143,8 +143,7 @@ INLINE int piece_of(int part) {
 template <int HEAD, bool ONE>
 INLINE void feed_rows(const Attend& a, Decode<HEAD, ONE>& mem, const Cursor& c, int part, int lo, int hi) {
     const u16* from = source_of<HEAD, ONE>(a, cache_row(c), part);
-    using D = Decode<HEAD, ONE>;
-    fetch_rows<D::CHUNK / 8, THREADS, D::KEPT>(mem.ring[part], from, piece_of<HEAD, ONE>(part), a.dim, lo, hi);
+    fetch_rows<Decode<HEAD, ONE>::CHUNK / 8, THREADS>(mem.ring[part], from, piece_of<HEAD, ONE>(part), a.dim, lo, hi);
 }
 // Part `part` of the tile at `row` when it has come and every warp has left the part before it, in whose slot goes the
 // part SLOTS - 1 behind: of the same tile, or of the next one, `next`.
