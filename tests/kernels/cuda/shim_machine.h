@@ -23,7 +23,6 @@ INLINE void touch(const S&) {}
 INLINE u32 shared_address(const void* p) { return shim::address_of(p); }
 INLINE u32 __cvta_generic_to_shared(const void* p) { return shim::address_of(p); }
 INLINE void copy16(void* to, const void* from, int bytes = 16) { shim::copy_async(to, from, bytes); }
-INLINE void copy16_once(void* to, const void* from, int bytes) { shim::copy_async(to, from, bytes); }
 INLINE u32 unknown(u32 x) { return x; }
 INLINE void copy_commit() { shim::copy_commit(); }
 template <int N>

@@ -45,20 +45,18 @@ INLINE int swizzled(int row, int piece) {
     return row * (PIECES * 16) + ((piece ^ (row & 7)) << 4);
 }
 
-// Elements 8 · first … of COUNT / PIECES cache rows of `dim` elements, zeros beyond dim. ONCE: they leave the
-// second-level cache first.
-template <int PIECES, int COUNT, int THREADS, bool ONCE = false>
+// Elements 8 · first … of COUNT / PIECES cache rows of `dim` elements, zeros beyond dim.
+template <int PIECES, int COUNT, int THREADS>
 INLINE void fetch(u8* to, const u16* from, int first, int dim) {
-    int thread = (int)unknown(threadIdx.x); if (dim % 8 == 0) {
+    int thread = (int)unknown(threadIdx.x);
+    if (dim % 8 == 0) {
         constexpr int STEP = THREADS / PIECES;  // rows that the block takes at a time
         int row = thread / PIECES, piece = thread % PIECES, x = (first + piece) * 8;
         int bytes = x < dim ? 16 : 0;
         const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll
         for (int i = 0; i < COUNT / THREADS; i++, source += STEP * dim) {
-            u8* place = to + swizzled<PIECES>(row + i * STEP, piece);
-            if constexpr (ONCE) copy16_once(place, source, bytes);
-            else copy16(place, source, bytes);
+            copy16(to + swizzled<PIECES>(row + i * STEP, piece), source, bytes);
         }
         return;
     }

@@ -158,7 +158,7 @@ INLINE const u8* take(const Attend& a, Decode<HEAD, ONE>& mem, int part, int row
     if (same || next.left > 0) {
         int chosen = same ? other : other - PARTS;
         const u16* from = source_of<HEAD, ONE>(a, same ? row : cache_row(next), chosen);
-        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS, true>(mem.ring[slot], from, piece_of<HEAD, ONE>(chosen), a.dim);
+        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[slot], from, piece_of<HEAD, ONE>(chosen), a.dim);
     }
     copy_commit();
     const u8* taken = mem.ring[use];

@@ -75,9 +75,6 @@ INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 INLINE void copy16(void* to, const void* from, int bytes = 16) {
     ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
-#ifndef HAS_BULK
-INLINE void copy16_once(void* to, const void* from, int bytes) { copy16(to, from, bytes); }
-#endif
 INLINE void copy_commit() { ASM("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 INLINE void copy_wait() {  // until at most N groups of this thread are under way
@@ -181,11 +178,6 @@ INLINE u64 read_once() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
-}
-INLINE void copy16_once(void* to, const void* from, int bytes) {
-    ASM("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
-        "l"(read_once())
-        : "memory");
 }
 INLINE void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
     ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
