@@ -108,6 +108,9 @@ class FakeDriver:
             "COMPUTE_CAPABILITY_MINOR": minor,
             "MULTIPROCESSOR_COUNT": 3,
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232_448,
+            "MEMORY_CLOCK_RATE": 3_201_000,
+            "GLOBAL_MEMORY_BUS_WIDTH": 6144,
+            "CLOCK_RATE": 1_980_000,
         }
         return OK, values[name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 

@@ -17,7 +17,6 @@ from muser.kernels.nvrtc import bindings
 
 LEAST = (8, 0)  # compute capability: the matrix instructions and copies that the texts use
 LEAST_DRIVER = 12_000
-PLENTY = 48 * 1024  # bytes of shared memory that need no permission
 OUT_OF_MEMORY = 2
 LOST = frozenset({46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 999})
 """Driver results after which a context answers nothing any more (cuda.h, `CUresult`)."""
@@ -162,7 +161,7 @@ class DriverLibrary:
         """See `Loaded`. Raises `DeviceError` for a symbol that the library lacks."""
         driver = self._api.driver
         function = self._api.call(driver.cuModuleGetFunction(self._module, symbol.encode()))
-        if shared > PLENTY:
+        if shared:  # with what a kernel has without asking it may be more than any may take so
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._api.call(driver.cuFuncSetAttribute(function, limit, shared))
         # A multiprocessor has to be empty to rearrange its memory: all kernels want it alike.
