@@ -306,7 +306,7 @@ def project(shim, weights, source, plan, batch=False, **more):
     family = weights[0].family
     if batch:
         shared = batch_bytes(weights, plan, gated)
-        name, block = f"batch_{family}", 32 * (plan.warps + (5 if plan.tiles else 1))
+        name, block = f"batch_{family}", 32 * (plan.warps + (3 if plan.tiles else 1))
     else:
         shared = shared_bytes(weights, plan, gated)
         walkers = 1 if plan.rows == 1 else 2

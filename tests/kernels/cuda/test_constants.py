@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from muser.devices.cuda import attending, shapes
+from muser.devices.cuda import attending, projecting, shapes
 from muser.kernels.source import read_source
 
 CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
@@ -19,6 +19,7 @@ CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
         ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),
         ("batch.cuh", CONSTANT.format(name="WALK_WARPS"), shapes.WALK_WARPS),
         ("batch.cuh", r"sizeof\(Chain\) == (\d+)", shapes.CHAIN),
+        ("held.cuh", CONSTANT.format(name="HELD"), projecting.HELD),
     ],
 )
 def test_text_and_launch_agree(text, pattern, value):

@@ -102,7 +102,7 @@ def _decode(
     head, grid = head_size(cache.spec.head_dim), 2 * low.processors
     units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
     most = low.rows * units * most_tiles(low, args.places)
-    is_one = most <= grid and head <= MOST_ONE and most_tiles(low, args.places) <= FEW_TILES
+    is_one = most <= grid and head <= MOST_ONE
     tiles = f"decode_one_{head}" if is_one else f"decode_tiles_{head}"
     low.launch(
         tiles,

@@ -131,7 +131,7 @@ TERMS: Mapping[int, int] = MappingProxyType({256: 1024, 32: 8192, GRID_BLOCK: 12
 STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
 """Of a batch: a row in shared memory has an odd number of these bytes."""
 WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply by runs; the second for K-quants on sm_90
-WALK_WARPS = 4  # of a batch that walk chains, where it is not by runs
+WALK_WARPS = 2  # of a batch that walk chains, where it is not by runs
 STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 6 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 56 * 1024  # of a batch: bytes of weights on their way

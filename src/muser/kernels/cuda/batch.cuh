@@ -28,7 +28,7 @@
 //   Walks, else: it owns a stretch of that line, whole tiles and at its ends units of tiles that it shares with its
 //     neighbours. A job is 16 outputs × C units × 16 rows. Jobs are numbered: the first C units of each of P tiles, the
 //     next C of each, and so on; then those of the next P tiles. A tile that the next thread block continues goes ahead
-//     of the others. Warp w takes jobs w, w + W, … and lays their t_b down in the job's slot. Other
+//     of the others where the rows fit. Warp w takes jobs w, w + W, … and lays their t_b down in the job's slot. Other
 //     warps walk the chains, each its tiles, in the order of jobs, and give the slots back. Totals of a shared tile go
 //     to the next thread block by a word of global memory each; it waits for thread blocks of lower numbers only.
 // The order of k within a block of 32 is free, as long as weights and rows have the same.
@@ -36,7 +36,7 @@
 
 constexpr int COPIES = 4;  // slices of the rows that are in shared memory
 constexpr int BATCH_WARPS = 15, BATCH_STAGES = 4;
-constexpr int WALK_WARPS = 4;  // that walk chains; a power of two
+constexpr int WALK_WARPS = 2;  // that walk chains
 
 struct Batch {  // what a thread block knows of its work
     int rows, scales, slots, chains, list, segments;  // where they begin; the rings of the warps stand before them
@@ -386,16 +386,14 @@ INLINE const float* scales_at(int unit) {  // of this lane's first row
     return (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * unit + 2 * own_pair();
 }
 
-// The passes, cut where a piece ends or begins. By one thread; by a call, so that it costs the others no registers.
-static __device__ __noinline__ void make_segments(bool cut) {
-    Batch& b = work;
+// The passes, cut where a piece ends or begins. By one thread.
+INLINE void make_segments(Batch& b, bool cut) {
     Segment* to = (Segment*)at_byte(b.segments);
     int lead = b.each, first_job = 0, round = 0;
 #pragma unroll 1
     for (int base = 0, next; base < b.pieces; base = next) {
         next = min(base + b.pass, b.pieces);
-        bool ahead = base == 0 && b.pieces > lead && b.ends < b.jobs;  // at once, since another waits for it
-        if (ahead) next = lead;
+        if (base == 0 && b.ends < b.jobs && !cut) next = lead;  // at once, since another waits for it
         int ends = base == 0 ? b.ends : b.jobs, begins = next == b.pieces ? b.begins : 0;
 #pragma unroll 1
         for (int i = 0, step = 0; i < 3; i++) {
@@ -407,9 +405,8 @@ static __device__ __noinline__ void make_segments(bool cut) {
             }
             step = end;
         }
-        if (cut && ahead) round = (b.ends + b.span - 1) / b.span;
-        else if (cut) round += b.slices;
-        b.rounds = cut ? round : b.slices;
+        b.rounds = (cut ? round : 0) + b.slices;
+        if (cut) round += b.slices;
     }
     *to = {0x7fffffff, 0, 0, 0, 0, 0, 0, 0};
 }
@@ -467,10 +464,8 @@ INLINE void know_work(const Matvec& a, int warps) {
     } else {
         for (int i = lane; i < MOST_SLOTS; i += 32) laid_down[i] = walked[i] = 0;
     }
-    if (lane == 0) {
-        work = b;
-        if (!b.runs) make_segments(cut);
-    }
+    if (!b.runs && lane == 0) make_segments(b, cut);
+    if (lane == 0) work = b;
 #pragma unroll 1
     for (int i0 = 0; i0 < groups; i0 += 32) {
         int i = i0 + lane, p = 0;
@@ -761,13 +756,8 @@ __shared__ u64 rows_full[COPIES], rows_empty[COPIES];
 // The warp that fetches the rows, a slice at a time.
 template <typename Form>
 INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
-    int lane = threadIdx.x % 32, begin = 0, ahead = 0;
+    int lane = threadIdx.x % 32, begin = 0;
     i64 row = (i64)b.units * Form::ROW_BYTES;
-    if (!b.runs) {  // the first pass may be through before the last slice
-        const Segment* at = segment_at(0);
-        while (at->n && at->base == 0) at++;
-        ahead = at->round;
-    }
 #pragma unroll 1
     for (int i = 0; i < b.rounds; i++) {
         u64* full = rows_full + i % COPIES;
@@ -787,7 +777,7 @@ INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
         barrier_arrive(full);
 #endif
         begin += b.slice;
-        if (begin >= b.units || i + 1 == ahead) begin = 0;
+        if (begin >= b.units) begin = 0;
     }
 }
 // The rows' scales, sixteen of a block side by side. Of rows that are not there something is read too, for nothing.
@@ -923,7 +913,7 @@ INLINE void walk_chains(const Matvec& a, int walker) {
     for (const Segment* at = segment_at(0); at->n; at++) {
         const Segment s = *at;
         int job = s.first, place = s.low - s.base;
-        int own = (int)((u32)(walker - (each == 2 ? place >> 1 : place)) % WALK_WARPS) * each;
+        int own = (each == 2 ? place >> 1 : place) % WALK_WARPS == walker ? 0 : each;
 #pragma unroll 1
         for (int unit = Form::SPAN * s.step; job < s.first + s.jobs; unit += Form::SPAN, job += s.n) {
             const float* scales = scales_at<Form>(unit);
