@@ -211,10 +211,18 @@ class Plan:
     count: int = 1
     seed: int = 0
     slice: int = 0  # batch: units of the rows at a time
-    tiles: int = 4  # slots; batch: pieces of a pass, 0 for runs
-    slots: int = 5  # batch
+    tiles: int = 4  # of a pass
     lasts: int = 0  # thread blocks that get less
     late: bool = False  # whether its thread blocks begin when the rows are there
+
+
+def most_outputs(weights, grid):
+    share = -(-sum(w.outputs * w.pitch // 16 for w in weights) // grid)
+    return -(-share // (min(w.pitch for w in weights) // 16)) + 4
+
+
+def most_segments(weights, grid):
+    return up(most_outputs(weights, grid), 16) // 16 + 2 * len(weights)
 
 
 def line_of(weights, gated):
@@ -248,18 +256,15 @@ def padded(family, size):
 
 
 def batch_bytes(weights, plan, gated):
-    """The formula of batch.cuh."""
+    """The formula of batch.cuh; more tiles than it asks for."""
     family, units = weights[0].family, weights[0].units
     blocks = units * (8 if family == "32" else 1)
     row, cut = 256 if family == "grid" else 272, 4 * plan.slice < units
     rows = 16 * padded(family, row * (plan.slice if cut else units))
-    pieces = most_pieces(weights, plan.grid - plan.lasts, gated) * (2 if gated else 1)
     shared = plan.warps * plan.stages * max(w.tile for w in weights)
     shared += (4 if cut else 1) * rows + 64 * blocks
-    if plan.tiles:
-        shared += plan.slots * {"256": 2048, "32": 8192, "grid": 2560}[family]
-    shared += 1040 * (plan.tiles or max(plan.warps, pieces if gated else 0))
-    return shared + 64 * pieces + 128
+    shared += 1040 * plan.tiles
+    return shared + 16 * most_segments(weights, plan.grid) * (2 if gated else 1)
 
 
 def project(shim, weights, source, plan, batch=False, **more):
@@ -283,19 +288,17 @@ def project(shim, weights, source, plan, batch=False, **more):
     handed = device(np.zeros((plan.grid, plan.rows, 32), np.uint32))
     a.handed = address(handed)
     a.stage_bytes = (1 if batch else 2) * max(w.tile for w in weights)
-    a.slots, a.slice, a.pass_ = plan.tiles, plan.slice, 0
-    if batch:
-        a.slots, a.pass_ = plan.slots if plan.tiles else 0, plan.tiles
+    a.slots, a.slice, a.pass_ = plan.tiles, plan.slice, plan.tiles
     base = 0
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
         cost, apart = w.pitch // 16, w.tile // 16 - w.pitch
         values = (address(w.codes), address(out), 20 + i, w.outputs, w.kind.id)
-        first = 0 if gated else base
+        first = 0 if gated and not batch else base
         a.parts[i] = Part(*values, first, cost | apart << 5, inverse(cost))
-        base += cost * -(-w.outputs // 16) * units
+        base += cost * (w.outputs if batch else -(-w.outputs // 16) * units)
     shared_out = base
     if gated:
-        shared_out = -(-weights[0].outputs // 16) * units
+        shared_out = weights[0].outputs if batch else -(-weights[0].outputs // 16) * units
     full = plan.grid - plan.lasts
     last = shared_out // plan.grid // 2
     even = divmod(shared_out - plan.lasts * last, full)
@@ -306,7 +309,7 @@ def project(shim, weights, source, plan, batch=False, **more):
     family = weights[0].family
     if batch:
         shared = batch_bytes(weights, plan, gated)
-        name, block = f"batch_{family}", 32 * (plan.warps + (3 if plan.tiles else 1))
+        name, block = f"batch_{family}", 32 * (plan.warps + 1)
     else:
         shared = shared_bytes(weights, plan, gated)
         walkers = 1 if plan.rows == 1 else 2

@@ -17,7 +17,6 @@ CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
         ("blocks.cuh", CONSTANT.format(name="TILE_OUTPUTS"), shapes.TILE_OUTPUTS),
         ("attention_few.cuh", CONSTANT.format(name="FEW_TILES"), attending.FEW_TILES),
         ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),
-        ("batch.cuh", CONSTANT.format(name="WALK_WARPS"), shapes.WALK_WARPS),
         ("batch.cuh", r"sizeof\(Chain\) == (\d+)", shapes.CHAIN),
         ("held.cuh", CONSTANT.format(name="HELD"), projecting.HELD),
     ],

@@ -36,6 +36,7 @@ BRIEF = 24 << 20  # bytes of weights
 TILES_ON, LAST_BEHIND = True, 0.0
 PACE = 0.9  # of the memory's speed by its clock
 COUNTS = 8  # bytes: two words
+MATVEC_ROWS = 4  # the most of `matvec.cuh`
 ROW_THREADS, HELD = 512, (16, 32)  # of a block that makes a row; groups that it may hold
 HELD_BYTES = 2592  # of shared memory, for each of those
 ALONE = BESIDE + 8 * 1024
@@ -135,27 +136,27 @@ def _matvec(
             low.entry_of(member.node),
             layout.outputs,
             NUMBERS[layout.type],
-            0 if gated else base,
+            0 if gated and not is_batch else base,
             cost | APART.get(layout.type, 0) << 5,
             inverse(cost),
         )
-        base += cost * layout.tiles * layout.groups
+        base += cost * (layout.outputs if is_batch else layout.tiles * layout.groups)
     _finish(low, args, after)
     size = sum(layout.bytes for layout in layouts)
-    line = matvec_line(low, layouts, gated=gated)
     if is_batch:
-        shape = batch_shape(low, block, layouts, line, gated=gated)
+        shape = batch_shape(low, block, layouts, gated)
         name = f"batch_{FORMS[block]}"
         args.slice, args.pass_tiles = shape.slice, shape.tiles
-        args.split = split(line.grid, line.total)
+        args.split = split(shape.grid, layouts[0].outputs if gated else base)
     else:
+        line = matvec_line(low, layouts, gated=gated)
         beside = RESERVED if rows > 1 else BESIDE_TILES if TILES_ON and _is_behind_attention(low) else BESIDE
         shape = matvec_shape(low, block, layouts, rows, line, gated=gated, beside=beside)
         name = f"matvec_{FORMS[block]}_{rows}"
+        args.slots, args.by_units = shape.tiles, inverse(layouts[0].groups)
+        (args.handed,) = low.shared.rooms(handed_room(low.processors))
         args.split = split(line.grid, line.total, _last_share(low, line.grid, size))
         args.pace = pace(low, shape.stage_bytes)
-    args.slots, args.by_units = shape.slots, inverse(layouts[0].groups)
-    (args.handed,) = low.shared.rooms(handed_room(low.processors))
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
     low.launch(
         name,
@@ -221,8 +222,8 @@ def code_rooms(width: int, block: int) -> Mapping[str, int]:
 
 
 def handed_room(processors: int) -> Mapping[str, int]:
-    """Totals that a thread block hands on, gate and up; zeros between launches."""
-    return {"handed": processors * MOST_FEW * 2 * TILE_OUTPUTS * F32}
+    """Totals that a thread block of `matvec.cuh` hands on, gate and up; zeros between launches."""
+    return {"handed": processors * MATVEC_ROWS * 2 * TILE_OUTPUTS * F32}
 
 
 def _made(low: Lowering) -> Address:

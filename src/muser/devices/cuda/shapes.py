@@ -4,7 +4,7 @@ all of it fits (`matvec.cuh` and `batch.cuh` have the formulas).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from types import MappingProxyType
 
 from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, Layout, tile_bytes, unit_bytes
@@ -46,7 +46,7 @@ def split(grid: int, total: int, last_share: float | None = None) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A launch of `matvec.cuh` or `batch.cuh`; `tiles`: pieces of a pass of a batch, 0 for runs."""
+    """A launch of `matvec.cuh` or `batch.cuh`; `tiles`: slots of the one, a pass of the other."""
 
     grid: int
     threads: int
@@ -55,12 +55,11 @@ class Form:
     shared: int
     slice: int = 0
     tiles: int = 0
-    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What thread blocks share out, and the most pieces, or pairs, of one."""
+    """What thread blocks of `matvec.cuh` share out, and the most pieces, or pairs, of one."""
 
     grid: int
     total: int
@@ -120,100 +119,98 @@ def matvec_shape(
             if slots >= least:
                 shared = fixed + ring + slots * each
                 threads = 32 * (warps + walkers)
-                return Form(line.grid, threads, stages, stage, shared, slots=slots)
+                return Form(line.grid, threads, stages, stage, shared, tiles=slots)
     raise _too_wide(layouts)
 
 
 UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 """Of a batch: units of a job, by the elements of a quantised block."""
-TERMS: Mapping[int, int] = MappingProxyType({256: 1024, 32: 8192, GRID_BLOCK: 1280})
-"""Of a batch: bytes of the terms of a tile's unit."""
 STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
 """Of a batch: a row in shared memory has an odd number of these bytes."""
-WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply by runs; the second for K-quants on sm_90
-WALK_WARPS = 2  # of a batch that walk chains, where it is not by runs
+WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
 STAGES = 4  # of a batch, at most: a unit of a tile each
-OWN_BYTES = 6 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
-UNDER_WAY = 56 * 1024  # of a batch: bytes of weights on their way
+OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
+UNDER_WAY = 32 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
 COPIES = 4  # slices of the rows
 CHAIN = 1040  # bytes
-PASS = 16  # pieces that are enough to have under way, without runs
-ENOUGH = 24  # slots, without runs
+PASS = 16  # tiles that are enough to have under way; with a gate rather all of them
 
 
-def batch_shape(
-    low: Lowering, block: int, layouts: Sequence[Layout], line: Line, *, gated: bool
-) -> Form:
-    """Warps, stages, slices, pieces of a pass and slots that fit (`batch.cuh` has the formula): all
-    of the rows if enough weights are on their way then, else slices of them that take turns.
+def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: bool) -> Form:
+    """Warps, stages, slices and tiles of a pass that fit (`batch.cuh` has the formula): all of the
+    rows if enough weights are on their way then, else slices of them that take turns.
     """
+    grid = min(low.processors, sum(layout.outputs for layout in layouts))
     tile = max(tile_bytes(layout.type) for layout in layouts)
-    units, job, pair = layouts[0].groups, UNITS[block], 2 if gated else 1
+    units, job = layouts[0].groups, UNITS[block]
     card = low.shared.card.facts
-    is_roomy = block == 256 and card.capability == (9, 0)
-    most = ROOMY_WARPS if is_roomy else WARPS
+    tiles = _most_tiles(grid, layouts, gated)
+    most = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
+    most = max(1, min(most, tiles * -(-units // job)))
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
-    pieces = line.pieces * pair
-    fixed = 64 * (8 * units if block == 32 else units) + 64 * pieces + 128
+    fixed = 64 * (8 * units if block == 32 else units) + 16 * tiles
     room = card.shared - OWN_BYTES - fixed
-    wanted = min(UNDER_WAY, room // 3)
     whole = round_up(-(-units // COPIES), job)
-    alone = (line.pieces - 2 * (len(layouts) - 1 - gated)) * pair  # parts join where tiles do
-    passes = [part for part in (round_up(alone, 2), PASS, 8, 4, 2) if part <= round_up(alone, 2)]
+    parts = [part for part in (48, 32, PASS, 8, 4, 2) if part < tiles]
+    parts = [round_up(tiles, 2), *parts] if gated or tiles <= PASS else [PASS, 8, 4, 2]
 
-    def form(warps: int, stages: int, cut: int, part: int, slots: int) -> Form | None:
+    def form(warps: int, stages: int, cut: int, part: int) -> Form | None:
         is_cut = cut * COPIES < units
         rows = 16 * _odd(STEPS[block], (cut if is_cut else units) * row)
-        chains = part or max(warps, pieces * gated)
-        need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * chains
-        need += slots * job * TERMS[block]
+        need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * part
         if need > room:
             return None
-        threads = 32 * (warps + 1 + (WALK_WARPS if part else 0))
-        return Form(line.grid, threads, stages, tile, need + fixed, cut, part, slots)
+        return Form(grid, 32 * (warps + 1), stages, tile, need + fixed, cut, part)
 
-    def largest(warps: int, cut: int, part: int, slots: int, under: int) -> Form | None:
-        stages = (STAGES - i for i in range(STAGES) if (STAGES - i) * warps * tile >= under)
-        forms = (form(warps, stage, cut, part, slots) for stage in stages)
-        return next((found for found in forms if found is not None), None)
-
-    tiles = sum(layout.tiles for layout in layouts) // line.grid
-    for warps in range(min(most, tiles), 2 * most // 3, -1):
-        found = largest(warps, whole, 0, 0, wanted)
+    many = range(most, 2 * most // 3, -1)
+    for warps, stages in product(many, range(STAGES, 1, -1)):
+        if (stages - 1) * warps * tile < min(UNDER_WAY, room // 6):
+            continue
+        found = form(warps, stages, whole, parts[0])
         if found is not None:
             return found
-    most = max(1, min(most - WALK_WARPS, pieces * -(-units // job)))
-    for slots in (ENOUGH, most + 2):
-        found = largest(most, whole, passes[0], slots, wanted) if passes[0] <= PASS else None
-        if found is not None:
-            return found
-    fewer = range(most, 0, -1)
-    for slots, under, least in (
-        (ENOUGH, wanted, 3 * job),
-        (ENOUGH, wanted, 2 * job),
-        (most + 2, wanted, job),
-        (4, wanted, job),
-        (8, wanted // 2, job),
-        (2, 0, job),
-        (1, 0, job),
-    ):
-        for part, warps in product([part for part in passes if part <= PASS or part == 2], fewer):
-            least_warps = most - 1 if slots == ENOUGH else 2 * most // 3
-            least_part = min(passes[0], PASS if slots == ENOUGH else 4)
-            if under > 0 and (part < least_part or warps < least_warps):
-                continue
-            found = largest(warps, min(least, whole), part, slots, under)
-            if found is None:
-                continue
-            for cut in range(found.slice + job, whole + 1, job):
-                found = form(warps, found.stages, cut, part, slots) or found
-            return found
+    for under, least in ((UNDER_WAY, 3 * job), (UNDER_WAY // 2, job), (0, job)):
+        fair = [part for part in parts if part >= min(tiles, 8) or under == 0]
+        for part, warps in product(fair, (*many, *range(2 * most // 3, 0, -1))):
+            for stages in range(1 if under == 0 else 2, STAGES + 1):
+                if (stages - 1) * warps * tile < under or not form(warps, stages, least, part):
+                    continue
+                cut = least
+                while cut < whole and form(warps, stages, cut + job, part):
+                    cut += job
+                found = form(warps, stages, cut, part)
+                assert found is not None
+                return found
     raise _too_wide(layouts)
 
 
 def _odd(step: int, size: int) -> int:
     count = -(-size // step)
     return step * (count + 1 - count % 2)
+
+
+def _most_tiles(grid: int, layouts: Sequence[Layout], gated: bool) -> int:
+    """The most tiles of a thread block, those of gate and up both: the ones that begin in its
+    share.
+    """
+    if gated:
+        return 2 * max(_begun(grid, layouts[0].outputs, layouts[0].outputs, 0, 1))
+    sizes = [unit_bytes(layout.type) // PIECE for layout in layouts]
+    outputs = [layout.outputs for layout in layouts]
+    total, before, counts = sum(map(int.__mul__, outputs, sizes)), 0, []
+    for count, size in zip(outputs, sizes, strict=True):
+        counts.append(_begun(grid, count, total, before, size))
+        before += count * size
+    return max(map(sum, zip(*counts, strict=True)))
+
+
+def _begun(grid: int, outputs: int, total: int, before: int, size: int) -> list[int]:
+    """Tiles of one weight that begin in each thread block's share."""
+    bounds = [
+        min(outputs, max(0, -(-(total * b // grid - before) // size))) for b in range(grid + 1)
+    ]
+    tiles = [-(-bound // TILE_OUTPUTS) for bound in bounds]
+    return [high - low for low, high in pairwise(tiles)]
 
 
 def _too_wide(layouts: Sequence[Layout]) -> DeviceError:

@@ -3,50 +3,43 @@
 //
 // batch_256, batch_32, batch_grid(Matvec): K-quants, 32-blocks, floats
 //     grid   as many thread blocks as there are multiprocessors, or fewer outputs; any number is right
-//     block  32·(W + 1 + V) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that
-//            multiply, one that fetches the rows; V = WALK_WARPS that walk chains, of runs 0
+//     block  32·(W + 1) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that
+//            multiply, one that fetches the rows
 //     dynamic shared bytes; a job has C = 2 units (batch_32: 1); S = a.slice units of the rows at a time (a multiple of
-//       C), P = a.pass pieces at a time (an even number with a gate; 0: runs), R = a.slots ≤ MOST_SLOTS; U units, N
-//       blocks a row; T pieces of one thread block (see matvec.cuh), those of gate and up both:
+//       C), P = a.pass tiles at a time (an even number with a gate); U units, N blocks a row; T tiles of one thread
+//       block, those of gate and up both:
 //         W·stages·stage_bytes                stage_bytes: one tile, the largest of the parts
 //       + 4·S < U ? 4·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
 //       + 64·N                                the rows' scales
-//       + R·C·terms                           slots; terms = 1024 bytes, batch_32 8192, batch_grid 1280; of runs 0
-//       + 1040·P                              totals of tiles; of runs 1040·max(W, T with a gate)
-//       + 64·T + 128                          pieces, and what takes part when; of runs 32·T
+//       + 1040·P                              chains, and how far they are
+//       + 16·T
 //       pitch(n): n rounded up to an odd number of 16, batch_32 of 32, batch_grid of 64
 //     reads weights and *count before the kernel before has ended; then source.codes, source.scales
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// The rows come in slices, so that the first products need the first one only; where the rows do not fit, slices take
-// turns. The t_b are made in any order, chains in theirs. Weights under way are what bounds the speed: of K-quants a
-// unit's place in its ring is free as soon as its bytes are in registers.
-//   Runs, where all of the rows fit and there is a tile for each warp: a thread block owns whole tiles, those that
-//     begin in its share of the line of matvec.cuh. All their units, tile by tile, are cut into W pieces, and a warp
-//     keeps the chain of its piece in registers. The totals of the tile in which its piece ends it makes first and
-//     hands to the next warp, which goes on with them last.
-//   Walks, else: it owns a stretch of that line, whole tiles and at its ends units of tiles that it shares with its
-//     neighbours. A job is 16 outputs × C units × 16 rows. Jobs are numbered: the first C units of each of P tiles, the
-//     next C of each, and so on; then those of the next P tiles. A tile that the next thread block continues goes ahead
-//     of the others where the rows fit. Warp w takes jobs w, w + W, … and lays their t_b down in the job's slot. Other
-//     warps walk the chains, each its tiles, in the order of jobs, and give the slots back. Totals of a shared tile go
-//     to the next thread block by a word of global memory each; it waits for thread blocks of lower numbers only.
+// A thread block owns whole tiles: those that begin in its share. The rows come in slices, so that the first products
+// need the first one only; where the rows do not fit, slices take turns. The t_b are made in any order, chains in
+// theirs.
+//   Runs, where all of the rows fit and there is a tile for each warp: all units, tile by tile, are cut into W
+//     pieces, and a warp keeps the chain of its piece in registers. The totals of the tile in which its piece ends it
+//     makes first and hands to the next warp, which goes on with them last.
+//   Turns, else: a job is 16 outputs × C units × 16 rows. Jobs are numbered: the first job of each of P tiles, the
+//     second of each, and so on; then those of the next P tiles. Warp w takes jobs w, w + W, …: it computes the t_b
+//     of a job, waits until the chain has come so far, continues it, and says so. It waits only for jobs of lower
+//     numbers.
 // The order of k within a block of 32 is free, as long as weights and rows have the same.
 #pragma once
 
 constexpr int COPIES = 4;  // slices of the rows that are in shared memory
 constexpr int BATCH_WARPS = 15, BATCH_STAGES = 4;
-constexpr int WALK_WARPS = 2;  // that walk chains
 
 struct Batch {  // what a thread block knows of its work
-    int rows, scales, slots, chains, list, segments;  // where they begin; the rings of the warps stand before them
-    int units, blocks, jobs;                          // jobs of a tile
-    int span, slices;                                 // of a slice: jobs; how many there are
-    u32 by_span, by_slots;
-    int slice, pitch, step;  // units of a slice; bytes from one row to the next, from one slice to the next
-    int pieces, each, pass;  // each: 2 with a gate
-    int ends, begins;        // steps: where the first piece ends, the last one begins
-    int rounds;              // fetches of slices
+    int rows, scales, chains, list;  // where they begin; the rings of the warps stand before them
+    int units, blocks, jobs;         // jobs of a tile
+    int span, slices;                // of a slice: jobs; how many there are
+    int slice, pitch, step;          // units of a slice; bytes from one row to the next, from one slice to the next
+    int tiles, pass;
+    int rounds, again;  // fetches of slices, `again` of them for each pass behind the first one
     int runs, rows_there;
 };
 __shared__ Batch work;
@@ -56,13 +49,13 @@ INLINE u8* at_byte(int offset) {
 }
 
 struct B256 : K256 {
-    static constexpr int SPAN = 2, STEP = 16, SLOT = 1024;  // bytes of the terms of a tile
+    static constexpr int SPAN = 2, STEP = 16;
 };
 struct B32 : K32 {
-    static constexpr int SPAN = 1, STEP = 32, SLOT = 8192;
+    static constexpr int SPAN = 1, STEP = 32;
 };
 struct BGrid : Grid {
-    static constexpr int SPAN = 2, STEP = 64, SLOT = 1280;
+    static constexpr int SPAN = 2, STEP = 64;
 };
 
 template <typename Form>
@@ -89,6 +82,20 @@ struct Terms {
     float t[8 * Form::BLOCKS];
     u32 step[2];  // of a grid: of outputs row and row + 8
 };
+// Terms of one block where a chain's totals stand, while those are somewhere else.
+template <typename Form>
+INLINE void hold(const Terms<Form>& x, float (&t)[8], u32 (&step)[2]) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) t[k] = x.t[k];
+    if (Form::STEP == 64) step[0] = x.step[0], step[1] = x.step[1];
+}
+template <typename Form>
+INLINE void hold(const float (&t)[8], const u32 (&step)[2], Terms<Form>& x) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) x.t[k] = t[k];
+    x.step[0] = step[0], x.step[1] = step[1];
+}
+
 // --- K-quants: fragments by matrix loads ---
 // sum[n][2h + i] += scale[h] · c[n][2h + i].
 INLINE void add_scaled(u32 (&sum)[2][4], const int (&c)[2][4], u32 scale, u32 scale8) {
@@ -159,25 +166,22 @@ INLINE void split_scales(const Scales& s, int j, u32& first, u32& second) {
     second = (u32)scale_of(s, 2 * j + 1);
 }
 
-// `release` is called when the tile's bytes are all in registers.
-template <int FORMAT, typename Release>
-INLINE void tile_k(const u8* tile, const Rows256& rows, float (&t)[8], const Release& release) {
+template <int FORMAT>
+INLINE void tile_k(const u8* tile, const Rows256& rows, float (&t)[8]) {
     constexpr int BYTES = FORMAT == Q5_K ? 176 : 144, CODES = BYTES - 128;
-    u32 sum[2][4] = {}, fifths[4] = {}, codes[4][4];
+    u32 sum[2][4] = {}, fifths[4] = {};
     const u8* own = tile + own_row<B256>() * BYTES;
     uint4 head = quad_of(own), head8 = quad_of(own + 8 * BYTES);
+    Scales s = read_scales(head.y, head.z, head.w), s8 = read_scales(head8.y, head8.z, head8.w);
     if (FORMAT == Q5_K) load_codes(fifths, tile, BYTES, 16);
 #pragma unroll
-    for (int j = 0; j < 4; j++) load_codes(codes[j], tile, BYTES, CODES + 32 * j);
-    release();
-    Scales s = read_scales(head.y, head.z, head.w), s8 = read_scales(head8.y, head8.z, head8.w);
-#pragma unroll
     for (int j = 0; j < 4; j++) {
-        u32 a[4], a2[4], b[4], b2[4], scale, scale8, by, by8;
+        u32 x[4], a[4], a2[4], b[4], b2[4], scale, scale8, by, by8;
         int c[2][4] = {}, c2[2][4] = {};
+        load_codes(x, tile, BYTES, CODES + 32 * j);
         load_rows(b, rows.codes, 2 * j), load_rows(b2, rows.codes, 2 * j + 1);
 #pragma unroll
-        for (int i = 0; i < 4; i++) split_codes<FORMAT>(codes[j][i], fifths[i], j, a[i], a2[i]);
+        for (int i = 0; i < 4; i++) split_codes<FORMAT>(x[i], fifths[i], j, a[i], a2[i]);
         split_scales<FORMAT>(s, j, scale, by), split_scales<FORMAT>(s8, j, scale8, by8);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
@@ -203,8 +207,7 @@ INLINE u32 four_centred(u32 nibbles, u32 pairs, int part) {  // nibbles in place
     u32 low = part < 2 ? nibbles << 2 : nibbles >> 2, high = pairs << (6 - 2 * part);
     return (low & 0x3c3c3c3cu) | (high & 0xc0c0c0c0u);
 }
-template <typename Release>
-INLINE void tile_6(const u8* tile, const Rows256& rows, float (&t)[8], const Release& release) {
+INLINE void tile_6(const u8* tile, const Rows256& rows, float (&t)[8]) {
     constexpr int BYTES = 208;
     const u8* own = tile + own_row<B256>() * BYTES;
     const u16* apart = (const u16*)(tile + TILE_OUTPUTS * BYTES) + own_row<B256>();
@@ -215,7 +218,6 @@ INLINE void tile_6(const u8* tile, const Rows256& rows, float (&t)[8], const Rel
         u32 nibbles[2][4], pairs[4];
         load_codes(nibbles[0], tile + 64 * half, BYTES, 16), load_codes(nibbles[1], tile + 64 * half, BYTES, 48);
         load_codes(pairs, tile + 32 * half, BYTES, 144);
-        if (half) release();
 #pragma unroll
         for (int i = 0; i < 4; i++) pairs[i] ^= 0xaaaaaaaau;
 #pragma unroll
@@ -236,11 +238,10 @@ INLINE void tile_6(const u8* tile, const Rows256& rows, float (&t)[8], const Rel
 #pragma unroll
     for (int k = 0; k < 8; k++) t[k] = mul1(k & 2 ? d8 : d, __int2float_rn((int)sum[k >> 2][k & 3]));
 }
-template <typename Release>
-INLINE void unit_terms(B256, int format, const u8* tile, const Rows256& rows, Terms<B256>& to, const Release& release) {
-    if (format == Q4_K) tile_k<Q4_K>(tile, rows, to.t, release);
-    else if (format == Q5_K) tile_k<Q5_K>(tile, rows, to.t, release);
-    else tile_6(tile, rows, to.t, release);
+INLINE void unit_terms(B256, int format, const u8* tile, const Rows256& rows, Terms<B256>& to) {
+    if (format == Q4_K) tile_k<Q4_K>(tile, rows, to.t);
+    else if (format == Q5_K) tile_k<Q5_K>(tile, rows, to.t);
+    else tile_6(tile, rows, to.t);
 }
 
 // --- blocks of 32 and floats: a lane takes eight neighbouring codes of a weight and of a row ---
@@ -338,153 +339,130 @@ INLINE void tile_grid(const Operands& o, int pair, float* t) {
         }
 }
 
-template <typename Release>
-INLINE void unit_terms(B32, int format, const u8* tile, const RowsPlain<CODES_PITCH>& rows, Terms<B32>& to,
-                       const Release& release) {
+INLINE void unit_terms(B32, int format, const u8* tile, const RowsPlain<CODES_PITCH>& rows, Terms<B32>& to) {
     Operands o = operands(group_bytes(format), own_row<B32>(), tile, rows.q, rows.pitch);
-    if (format == Q8_0) tile_32<Q8_0>(o, own_pair(), to.t);
-    else if (format == Q4_0) tile_32<Q4_0>(o, own_pair(), to.t);
-    else if (format == Q4_1) tile_32<Q4_1>(o, own_pair(), to.t);
-    else if (format == Q5_0) tile_32<Q5_0>(o, own_pair(), to.t);
-    else tile_32<Q5_1>(o, own_pair(), to.t);
-    release();
+    switch (format) {
+        case Q8_0: return tile_32<Q8_0>(o, own_pair(), to.t);
+        case Q4_0: return tile_32<Q4_0>(o, own_pair(), to.t);
+        case Q4_1: return tile_32<Q4_1>(o, own_pair(), to.t);
+        case Q5_0: return tile_32<Q5_0>(o, own_pair(), to.t);
+        default: return tile_32<Q5_1>(o, own_pair(), to.t);
+    }
 }
-template <typename Release>
-INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& rows, Terms<BGrid>& to,
-                       const Release& release) {
+INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& rows, Terms<BGrid>& to) {
     int row = own_row<BGrid>();
     const u32* steps = (const u32*)(tile + TILE_OUTPUTS * GRID_UNIT);
     to.step[0] = steps[row], to.step[1] = steps[row + 8];
     tile_grid(operands(GRID_UNIT, row, tile, rows.q, rows.pitch), own_pair(), to.t);
-    release();
 }
 
-// --- what a thread block owns ---
-// With a gate pieces 2i and 2i + 1 are the same of gate and up. The piece that the next thread block continues comes
-// first, the one that continues another's chains last.
-INLINE const Piece& piece_at(int i) { return ((const Piece*)at_byte(work.list))[i]; }
-
-// Of small numbers: by 2x + 1, so that there is an inverse of 1 too.
-INLINE u32 inverse_of(int n) { return 0x7fffffffu / (u32)n + 1; }
-INLINE int divided(int x, u32 inverse) { return (int)__umulhi((u32)(2 * x + 1), inverse); }
-// Steps of a pass in which the same pieces take part: `n` of them from piece `low` on. Behind the last one n is 0.
-struct __align__(16) Segment {
-    int jobs, step, low, n;
-    u32 by_n;
-    int first, round, base;  // of all jobs its first one; the round in which slice 0 comes; the first piece of the pass
+// --- jobs ---
+struct __align__(16) Tile {
+    const u8* from;  // its first unit
+    u32 what;        // part, format, bytes of a unit
+    int output;      // the first one
+    MEMBER int part() const { return (int)(what & 3); }
+    MEMBER int format() const { return (int)(what >> 2 & 31); }
+    MEMBER int bytes() const { return (int)(what >> 7); }
 };
-INLINE const Segment* segment_at(int i) { return (const Segment*)at_byte(work.segments) + i; }
+INLINE Tile& tile_of_block(int i) { return ((Tile*)at_byte(work.list))[i]; }
+INLINE Tile make_tile(const Part& part, int p, int units, int tile) {
+    u32 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
+    return {part.weights + (i64)tile * units * bytes, (u32)p | (u32)part.format << 2 | bytes << 7, tile * TILE_OUTPUTS};
+}
 
 struct __align__(16) Chain {
     float totals[16 * TILE_OUTPUTS];  // as the lanes hold them
-    u32 done, spare[3];               // of runs: units
+    u32 done, spare[3];               // jobs of this tile and of those that were here before
 };
 static_assert(sizeof(Chain) == 1040, "what the launch counts");
+
 INLINE Chain* chain_at(int i) { return (Chain*)at_byte(work.chains) + i; }
 template <typename Form>
 INLINE const float* scales_at(int unit) {  // of this lane's first row
     return (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * unit + 2 * own_pair();
 }
 
-// The passes, cut where a piece ends or begins. By one thread.
-INLINE void make_segments(Batch& b, bool cut) {
-    Segment* to = (Segment*)at_byte(b.segments);
-    int lead = b.each, first_job = 0, round = 0;
-#pragma unroll 1
-    for (int base = 0, next; base < b.pieces; base = next) {
-        next = min(base + b.pass, b.pieces);
-        if (base == 0 && b.ends < b.jobs && !cut) next = lead;  // at once, since another waits for it
-        int ends = base == 0 ? b.ends : b.jobs, begins = next == b.pieces ? b.begins : 0;
-#pragma unroll 1
-        for (int i = 0, step = 0; i < 3; i++) {
-            int end = i == 0 ? min(ends, begins) : i == 1 ? max(ends, begins) : b.jobs;
-            int low = base + (step >= ends ? lead : 0), n = next - (step < begins ? lead : 0) - low;
-            if (end > step && n > 0) {
-                *to++ = {(end - step) * n, step, low, n, inverse_of(n), first_job, round, base};
-                first_job += (end - step) * n;
-            }
-            step = end;
-        }
-        b.rounds = (cut ? round : 0) + b.slices;
-        if (cut) round += b.slices;
-    }
-    *to = {0x7fffffff, 0, 0, 0, 0, 0, 0, 0};
+// The first output that begins at or behind x.
+INLINE u32 output_at(const Part& part, u32 cost, u32 x) {
+    return x > part.base ? min((u32)part.outputs, __umulhi(x - part.base + cost - 1, part.by_cost)) : 0;
 }
 
-// By one warp: lane p shares out part p.
+// What a thread block has to do, by one warp: lane p shares out part p, lane PARTS has the sums.
 template <typename Form>
 INLINE void know_work(const Matvec& a, int warps) {
-    bool gated = is_gated(a);
-    int lane = threadIdx.x % 32, units = (a.source.width + Form::UNIT - 1) / Form::UNIT, start = 0, count = 0, rest = 0;
-    Batch b;
-    b.runs = a.pass == 0, b.each = gated ? 2 : 1;
-    Line line = {units, 0, (int)a.by_units, b.each};
-    u32 low = 0, high = 0;
-    if (lane < (gated ? 1 : PARTS)) {
-        const Part& part = a.parts[lane];
-        u32 cost = gated ? 1 : part.size & 31;
-        low = unit_at(part, cost, split_at(a.split, blockIdx.x), line);
-        high = unit_at(part, cost, split_at(a.split, blockIdx.x + 1), line);
-        if (b.runs) {  // whole tiles: those that begin in its share
-            low = (u32)(tile_of(low + units - 1, line) * units);
-            high = (u32)(tile_of(high + units - 1, line) * units);
-        }
-    }
-    int first = tile_of(low, line), last = tile_of(high - (high > low), line), from = (int)low - first * units;
-    if (high > low) count = last - first + 1, rest = (int)high - last * units;
-    int groups = 0, ends = units, begins = 0;  // where the stretch ends in its last tile, begins in its first one
+    int lane = threadIdx.x % 32, gated = is_gated(a), before = 0, starts[PARTS + 1];
+    const Part& part = a.parts[lane % PARTS];
+    u32 low = split_at(a.split, blockIdx.x), high = split_at(a.split, blockIdx.x + 1), cost = part.size & 31;
+    if (!gated) low = output_at(part, cost, low), high = output_at(part, cost, high);
+    int first = (int)(low + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
+    int count = (int)(high + TILE_OUTPUTS - 1) / TILE_OUTPUTS - first;
+    if (lane >= (gated ? 2 : PARTS)) count = 0;
 #pragma unroll
     for (int k = 0; k < PARTS; k++) {
-        int more = __shfl_sync(~0u, count, k), end = __shfl_sync(~0u, rest, k), begin = __shfl_sync(~0u, from, k);
-        if (k < lane) start += more;
-        if (more && groups == 0) begins = begin;
-        if (more) ends = end, groups += more;
+        int more = __shfl_sync(~0u, count, k);
+        if (k < lane) before += more;
     }
-    bool ahead = groups > 1 && ends < units, behind = groups > 1 && begins > 0;
+#pragma unroll
+    for (int k = 0; k <= PARTS; k++) starts[k] = __shfl_sync(~0u, before, k);
 
+    Batch b;
+    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
     b.units = units, b.blocks = units * Form::BLOCKS, b.jobs = (units + Form::SPAN - 1) / Form::SPAN;
     b.slice = min(a.slice, b.jobs * Form::SPAN);
     b.span = b.slice / Form::SPAN, b.slices = (int)((u32)(b.jobs + b.span - 1) / (u32)b.span);
-    b.by_span = inverse_of(b.span), b.by_slots = inverse_of(max(a.slots, 1));
     bool cut = b.slices > COPIES;
     b.pitch = padded<Form>((cut ? b.slice : units) * Form::ROW_BYTES);
     b.step = cut ? 16 * b.pitch : b.slice * Form::ROW_BYTES;
-    b.pieces = groups * b.each, b.pass = a.pass;
-    b.ends = (ends + Form::SPAN - 1) / Form::SPAN, b.begins = begins / Form::SPAN;
-    b.rounds = groups ? b.slices : 0;
+    b.tiles = starts[PARTS], b.pass = a.pass;
+    b.again = cut ? b.slices : 0;
+    b.rounds = b.tiles ? b.slices : 0;
+#pragma unroll 1
+    for (int i = b.pass; i < b.tiles; i += b.pass) b.rounds += b.again;
     b.rows = warps * a.stages * a.stage_bytes;
     b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
-    b.slots = b.scales + 64 * b.blocks;
-    b.chains = b.slots + (b.runs ? 0 : a.slots * Form::SPAN * Form::SLOT);
-    int chains = b.runs ? max(gated ? b.pieces : 0, warps) : b.pass;
-    b.list = b.chains + (int)sizeof(Chain) * chains;
-    b.segments = b.list + (int)sizeof(Piece) * b.pieces;
-    if (b.runs) {
-        for (int i = lane; i < chains; i += 32) ((Chain*)at_byte(b.chains))[i].done = 0;
-    } else {
-        for (int i = lane; i < MOST_SLOTS; i += 32) laid_down[i] = walked[i] = 0;
-    }
-    if (!b.runs && lane == 0) make_segments(b, cut);
+    b.chains = b.scales + 64 * b.blocks;
+    b.list = b.chains + (int)sizeof(Chain) * b.pass;
+    b.runs = !cut && b.tiles >= warps && b.pass >= (gated ? b.tiles : warps);
     if (lane == 0) work = b;
+    for (int i = lane; i < b.pass; i += 32) ((Chain*)at_byte(b.chains))[i].done = 0;
 #pragma unroll 1
-    for (int i0 = 0; i0 < groups; i0 += 32) {
-        int i = i0 + lane, p = 0;
-#pragma unroll
-        for (int k = 1; k < PARTS; k++) p += i >= __shfl_sync(~0u, start, k);
-        int own = i - __shfl_sync(~0u, start, p), tile = __shfl_sync(~0u, first, p) + own;
-        if (i >= groups) continue;
-        int place = ahead && i == groups - 1 ? 0 : behind && i == 0 ? groups - 1 : i + ahead - behind;
-        for (int k = 0; k < b.each; k++) {
-            const Part& part = a.parts[p + k];
-            i64 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
-            ((Piece*)at_byte(b.list))[place * b.each + k] = {part.weights + (i64)tile * units * bytes,
-                                                             (u32)(p + k) | (u32)part.format << 2 | part.size << 7,
-                                                             tile * TILE_OUTPUTS,
-                                                             0,
-                                                             i == 0 ? begins : 0,
-                                                             i == groups - 1 ? ends : units};
+    for (int base = 0; base < b.tiles; base += 32) {
+        int i = base + lane, p = (i >= starts[1]) + (i >= starts[2]) + (i >= starts[3]), tile = i;
+        if (gated) p = i & 1, tile = i >> 1;
+        else tile -= __shfl_sync(~0u, before, p);
+        tile += __shfl_sync(~0u, first, p);
+        if (i < b.tiles) ((Tile*)at_byte(b.list))[i] = make_tile(a.parts[p], p, units, tile);
+    }
+}
+
+// Where a warp is: job q of tile t of the n that are under way in this pass; behind the last one q is negative.
+struct Walk {
+    int q, t, n, pass;
+    MEMBER bool over() const { return q < 0; }
+    MEMBER int tile() const { return pass * work.pass + t; }
+    MEMBER void forward(int by) {
+        t += by;
+#pragma unroll 1
+        while (t >= n) t -= n, q++;
+#pragma unroll 1
+        while (q >= work.jobs) {
+            t += (q - work.jobs) * n, q = 0, pass++;
+            n = min(work.pass, work.tiles - pass * work.pass);
+            if (n <= 0) {
+                q = -1;
+                return;
+            }
+#pragma unroll 1
+            while (t >= n) t -= n, q++;
         }
     }
+};
+INLINE Walk walk_from(int job) {
+    Walk w = {0, 0, min(work.pass, work.tiles), 0};
+    if (w.n <= 0) w.q = -1;
+    else w.forward(job);
+    return w;
 }
 
 // The part of all units, tile by tile, that one warp does: from unit `unit` of a tile up to unit `end` of another one.
@@ -493,7 +471,7 @@ struct __align__(16) Run {
 };
 __shared__ Run runs[BATCH_WARPS];
 INLINE Run run_of(int warp, int warps) {
-    int units = work.units, all = work.pieces * units, each = all / warps, more = all - each * warps;
+    int units = work.units, all = work.tiles * units, each = all / warps, more = all - each * warps;
     int low = each * warp + min(warp, more), high = low + each + (warp < more);
     int first = low / units, last = high / units;
     return {first, low - first * units, last, high - last * units};
@@ -504,7 +482,6 @@ struct Stretch {
 };
 INLINE Stretch stretch_of(int i) {
     Run r = runs[threadIdx.x / 32];
-    if (r.tile == r.last) return {i == 0 && r.unit < r.end ? r.tile : -1, r.unit, r.end};
     if (r.end && i == 0) return {r.last, 0, r.end};
     int tile = r.tile + (r.unit > 0) + i - (r.end > 0);
     if (tile < r.last) return {tile, 0, work.units};
@@ -518,62 +495,30 @@ INLINE u8* stage_at(const Matvec& a, int stage) {
     return at_byte((int)((threadIdx.x / 32 * a.stages + stage) * a.stage_bytes));
 }
 
-// What a warp has to know of a job, for some of its next jobs: the lanes work it out side by side.
-struct __align__(16) Job {
-    // The tile's address, 48 bits; 16-byte pieces of a unit << 16; units << 25, none: no job; format << 27.
-    u32 from, what;
-    int rows, round;  // where the rows' first unit of it is, and when
-    MEMBER int units() const { return (int)(what >> 25 & 3); }
-    MEMBER int format() const { return (int)(what >> 27); }
-};
-constexpr int LISTED = 16;  // half of them are replaced at a time. At most STAGES + 2 that are requested are not done
-__shared__ Job listed[BATCH_WARPS * LISTED];
 struct Asking {  // what a warp requests next: `left` units of a tile
     const u8* from;
-    int left, bytes;
-    int count;  // of runs: stretches, else jobs that were asked for
-    int job;    // the next one that is not listed
-    MEMBER void begin(const Piece& g, int unit, int units) {
-        bytes = g.bytes(), from = g.tile + (i64)unit * bytes, left = units;
+    int left, bytes, piece;
+    MEMBER void begin(int i, int unit, int units) {
+        const Tile g = tile_of_block(i);
+        bytes = g.bytes(), from = g.from + (i64)unit * bytes, left = units;
     }
 };
+__shared__ Walk asked[BATCH_WARPS];  // the job of that
 
 template <typename Form>
-INLINE void list_jobs(Asking& next, int warps, int many) {
-    int lane = threadIdx.x % 32, job = next.job + lane * warps;
-    const Segment* at = segment_at(0);
-#pragma unroll 1
-    while (job >= at->jobs) job -= at->jobs, at++;
-    Job x = {0, 0, 0, 0};
-    if (at->n) {
-        int d = divided(job, at->by_n), unit = Form::SPAN * (at->step + d);
-        const Piece& g = piece_at(at->low + job - d * at->n);
-        int slice = divided(at->step + d, work.by_span), bytes = g.bytes();
-        u64 from = (u64)(g.tile + (i64)unit * bytes);
-        x.from = (u32)from, x.what = (u32)(from >> 32) | (u32)bytes << 12;
-        x.what |= (u32)min(Form::SPAN, g.end - unit) << 25 | (u32)g.format() << 27;
-        x.round = at->round + slice;
-        x.rows = work.rows + x.round % COPIES * work.step + (unit - slice * work.slice) * Form::ROW_BYTES;
-    }
-    if (lane < many) listed[threadIdx.x / 32 * LISTED + (next.count + lane) % LISTED] = x;
-    next.job += many * warps;
-    __syncwarp();
-}
-template <typename Form>
-INLINE void ask_for(Asking& next, int warps) {
-    if (next.count % (LISTED / 2) == 0 && next.count >= LISTED) list_jobs<Form>(next, warps, LISTED / 2);
-    const Job x = listed[threadIdx.x / 32 * LISTED + next.count++ % LISTED];
-    next.from = (const u8*)((u64)(x.what & 0xffff) << 32 | x.from);
-    next.left = x.units(), next.bytes = (int)(x.what >> 12 & 0x1ff0);
-}
-INLINE void ask_for_stretch(Asking& next) {
-    Stretch p = stretch_of(next.count++);
+INLINE void ask_for(Asking& next, const Walk& at) {
+    int unit = Form::SPAN * at.q;
     next.left = 0;
-    if (p.tile >= 0) next.begin(piece_at(p.tile), p.unit, p.end - p.unit);
+    if (!at.over()) next.begin(at.tile(), unit, min(Form::SPAN, work.units - unit));
+}
+INLINE void ask_for_piece(Asking& next) {
+    Stretch p = stretch_of(next.piece++);
+    next.left = 0;
+    if (p.tile >= 0) next.begin(p.tile, p.unit, p.end - p.unit);
 }
 // A group of copies even where there is nothing more, so that they can be counted.
 template <typename Form, bool by_runs>
-INLINE void request_next(Asking& next, int warps, u8* to, u64* full) {
+INLINE void request_next(Asking& next, u8* to, u64* full) {
     int lane = threadIdx.x % 32;
     if (next.left) {
 #ifdef HAS_BULK
@@ -585,8 +530,16 @@ INLINE void request_next(Asking& next, int warps, u8* to, u64* full) {
         for (int i = 16 * lane; i < next.bytes; i += 512) copy16(to + i, next.from + i);
 #endif
         next.from += next.bytes, next.left--;
-        if (next.left == 0 && by_runs) ask_for_stretch(next);
-        else if (next.left == 0) ask_for<Form>(next, warps);
+        if (next.left == 0 && by_runs) {
+            ask_for_piece(next);
+        } else if (next.left == 0) {
+            Walk at = asked[threadIdx.x / 32];
+            at.forward(blockDim.x / 32 - 1);
+            ask_for<Form>(next, at);
+            __syncwarp();
+            if (lane == 0) asked[threadIdx.x / 32] = at;
+            __syncwarp();
+        }
     }
 #ifndef HAS_BULK
     copy_commit();
@@ -600,92 +553,34 @@ struct RowScales {
     MEMBER float of(int k) const { return k < 4 ? (k & 1 ? low.y : low.x) : k & 1 ? high.y : high.x; }
 };
 INLINE RowScales row_scales(const float* s) { return {*(const float2*)s, *(const float2*)(s + 8)}; }
-// `scales`: of this lane's first row and the block.
-INLINE void add_terms(const float* scales, const float* t, float (&total)[8]) {
+// `scales`: of this lane's first row and the unit's first block.
+INLINE void advance(B256, const float* scales, const Terms<B256>& x, float (&total)[8]) {
     RowScales s = row_scales(scales);
 #pragma unroll
-    for (int k = 0; k < 8; k++) total[k] = fma1(s.of(k), t[k], total[k]);
+    for (int k = 0; k < 8; k++) total[k] = fma1(s.of(k), x.t[k], total[k]);
 }
-INLINE void add_terms(const float* scales, const float* t, const u32 (&step)[2], float (&total)[8]) {
-    RowScales s = row_scales(scales);
+INLINE void advance(B32, const float* scales, const Terms<B32>& x, float (&total)[8]) {
 #pragma unroll
-    for (int k = 0; k < 8; k++) total[k] = fma1(t[k], mul1(__uint_as_float(step[k >> 1 & 1]), s.of(k)), total[k]);
-}
-template <typename Form>
-INLINE void advance(Form, const float* scales, const Terms<Form>& x, float (&total)[8]) {
+    for (int j = 0; j < 8; j++) {
+        RowScales s = row_scales(scales + 16 * j);
 #pragma unroll
-    for (int j = 0; j < Form::BLOCKS; j++) add_terms(scales + 16 * j, x.t + 8 * j, total);
+        for (int k = 0; k < 8; k++) total[k] = fma1(s.of(k), x.t[8 * j + k], total[k]);
+    }
 }
 INLINE void advance(BGrid, const float* scales, const Terms<BGrid>& x, float (&total)[8]) {
-    add_terms(scales, x.t, x.step, total);
-}
-INLINE void load_lane(const float* from, float (&x)[8]) {
-    float4 low = ((const float4*)from)[threadIdx.x % 32], high = ((const float4*)from)[threadIdx.x % 32 + 32];
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-INLINE void store_lane(float* to, const float* x) {
-    ((float4*)to)[threadIdx.x % 32] = make_float4(x[0], x[1], x[2], x[3]);
-    ((float4*)to)[threadIdx.x % 32 + 32] = make_float4(x[4], x[5], x[6], x[7]);
-}
-
-// --- slots: the terms of a unit, as the lanes hold them ---
-template <typename Form>
-INLINE void lay_down(u8* slot, const Terms<Form>& x) {
+    RowScales s = row_scales(scales);
 #pragma unroll
-    for (int j = 0; j < Form::BLOCKS; j++) store_lane((float*)slot + 256 * j, x.t + 8 * j);
-    if (Form::STEP == 64) ((uint2*)(slot + 1024))[threadIdx.x % 32] = make_uint2(x.step[0], x.step[1]);
+    for (int k = 0; k < 8; k++)
+        total[k] = fma1(x.t[k], mul1(__uint_as_float(x.step[k >> 1 & 1]), s.of(k)), total[k]);
 }
-// The terms of a job, of `units` units.
-template <typename Form>
-INLINE void walk_job(const u8* terms, const float* scales, int units, float (&total)[8]) {
-    if constexpr (Form::BLOCKS == 1) {
-        float t[Form::SPAN][8];
-        u32 step[Form::SPAN][2];
-#pragma unroll
-        for (int k = 0; k < Form::SPAN; k++) {  // of a unit that is not there for nothing
-            load_lane((const float*)(terms + k * Form::SLOT), t[k]);
-            if (Form::STEP == 64) {
-                uint2 both = ((const uint2*)(terms + k * Form::SLOT + 1024))[threadIdx.x % 32];
-                step[k][0] = both.x, step[k][1] = both.y;
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < Form::SPAN; k++) {
-            if (k >= units) continue;
-            if (Form::STEP == 64) add_terms(scales + 16 * k, t[k], step[k], total);
-            else add_terms(scales + 16 * k, t[k], total);
-        }
-    } else {
-        float t[8];
-#pragma unroll 2
-        for (int j = 0; j < Form::BLOCKS; j++) {
-            load_lane((const float*)terms + 256 * j, t);
-            add_terms(scales + 16 * j, t, total);
-        }
-    }
+INLINE void load_chain(const float* from, float (&total)[8]) {
+    float4 x = ((const float4*)from)[threadIdx.x % 32], y = ((const float4*)from)[threadIdx.x % 32 + 32];
+    total[0] = x.x, total[1] = x.y, total[2] = x.z, total[3] = x.w;
+    total[4] = y.x, total[5] = y.y, total[6] = y.z, total[7] = y.w;
 }
-
-// Totals of a tile that two thread blocks share.
-INLINE u32* handed_at(const Matvec& a, int block, int sub) {
-    return a.handed + (block * 2 + sub) * 16 * TILE_OUTPUTS + threadIdx.x % 32;
-}
-INLINE void hand_totals(u32* to, const float (&total)[8]) {
-#pragma unroll
-    for (int k = 0; k < 8; k++) hand_on(to + 32 * k, own_input(k) < work.rows_there ? total[k] : 0.0f);
-}
-// The first word is waited for; the others are there by then, or nearly.
-INLINE void take_totals(u32* from, float (&total)[8]) {
-    u32 word[8];
-    total[0] = taken(from);
-#pragma unroll
-    for (int k = 1; k < 8; k++) word[k] = *(const volatile u32*)(from + 32 * k);
-#pragma unroll
-    for (int k = 1; k < 8; k++) {
-        total[k] = __uint_as_float(~word[k]);
-        if (word[k]) from[32 * k] = 0;
-        else total[k] = taken(from + 32 * k);
-    }
+INLINE void store_chain(float* to, const float (&total)[8]) {
+    ((float4*)to)[threadIdx.x % 32] = make_float4(total[0], total[1], total[2], total[3]);
+    ((float4*)to)[threadIdx.x % 32 + 32] = make_float4(total[4], total[5], total[6], total[7]);
 }
 
 // Of four outputs of a lane: what left the finite numbers.
@@ -705,7 +600,7 @@ INLINE void report_tile(const Matvec& a, const Part& part, const float (&v)[4], 
 // A tile's outputs, four of a lane at a time, so that they do not wait for each other; `gate`: the chain of the gate's
 // tile.
 template <typename Form>
-INLINE void write_tile(const Matvec& a, const Piece& g, float (&total)[8], const float* gate) {
+INLINE void write_tile(const Matvec& a, const Tile& g, float (&total)[8], const float* gate) {
     const Part& part = a.parts[g.part()];
     bool gated = is_gated(a), own[2];
     int row = own_row<Form>(), outputs = part.outputs, n = work.rows_there;
@@ -786,57 +681,51 @@ INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
 #pragma unroll 4
     for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
 }
-// A warp goes on to a later fetch, `passed` of them are behind it: all pass all of them, whether they have a job there
-// or not.
-INLINE void go_to_round(u32& passed, u32 to) {
+// A warp goes on to a later fetch: all of them pass all of them, whether they have a job there or not.
+INLINE void go_to_round(int& there, int to) {
 #pragma unroll 1
-    while (passed <= to) {
+    while (there < to) {
         __syncwarp();  // all lanes have seen this round's barrier before another one can end
-        if (passed && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + (passed - 1) % COPIES);
-        barrier_wait(rows_full + passed % COPIES, passed / COPIES & 1);
-        passed++;
+        if (there >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + there % COPIES);
+        there++;
+        barrier_wait(rows_full + there % COPIES, (u32)(there / COPIES) & 1);
     }
 }
 
-// The run of one warp.
+// The run of one warp. It is a tile long at least, so the totals that it goes on with at its end are there by then.
 template <typename Form>
 INLINE void multiply_run(const Matvec& a, Asking& next) {
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, until = 0;
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, there = -1, until = 0;
     u64* full = stages_full + warp * BATCH_STAGES;
-    u32 phase = 0, passed = 0;
+    u32 phase = 0;
     bool gated = is_gated(a);
     float total[8];
 #pragma unroll 1
     for (int i = 0;; i++) {
         Stretch p = stretch_of(i);
         if (p.tile < 0) break;
-        const Piece& g = piece_at(p.tile);
+        const Tile& g = tile_of_block(p.tile);
         int format = g.format();
         auto rows = rows_at(Form(), at_byte(work.rows), work.pitch);
         rows.next(p.unit);
         const float* scales = scales_at<Form>(p.unit);
         if (p.unit) {
             Chain* chain = chain_at(gated ? p.tile : warp - 1);
-            count_wait(&chain->done, (u32)p.unit);
-            load_lane(chain->totals, total);
+            count_wait(&chain->done, 1);
+            load_chain(chain->totals, total);
         } else {
             for (int k = 0; k < 8; k++) total[k] = 0.0f;
         }
 #pragma unroll 1
         for (int unit = p.unit; unit < p.end; unit++) {
-            for (; unit >= until; until += work.slice) go_to_round(passed, passed);
+            for (; unit >= until; until += work.slice) go_to_round(there, there + 1);
             u8* here = stage_at(a, stage);
             Terms<Form> now;
             await(full + stage, phase, a.stages);
-            auto request = [&] {
-                __syncwarp();
-                request_next<Form, true>(next, warps, here, full + stage);
-            };
-            unit_terms(Form(), format, here, rows, now, [&] {
-                if (Form::STEP == 16) request();
-            });
+            unit_terms(Form(), format, here, rows, now);
+            __syncwarp();
+            request_next<Form, true>(next, here, full + stage);
             advance(Form(), scales, now, total);
-            if (Form::STEP > 16) request();  // the terms are out of the registers then
             rows.next(1), scales += 16 * Form::BLOCKS;
             if (++stage == a.stages) stage = 0, phase ^= 1;
         }
@@ -846,118 +735,103 @@ INLINE void multiply_run(const Matvec& a, Asking& next) {
             continue;
         }
         Chain* chain = chain_at(gated ? p.tile : warp);
-        store_lane(chain->totals, total);
+        store_chain(chain->totals, total);
         __syncwarp();
-        if (!whole && threadIdx.x % 32 == 0) count_set(&chain->done, (u32)p.end);
+        if (!whole && threadIdx.x % 32 == 0) count_set(&chain->done, 1);
     }
     if (gated) {
         named_sync(1, 32 * warps);
-        for (int i = 2 * warp; i < work.pieces; i += 2 * warps) {
-            load_lane(chain_at(i + 1)->totals, total);
-            write_tile<Form>(a, piece_at(i + 1), total, chain_at(i)->totals);
+        for (int i = 2 * warp; i < work.tiles; i += 2 * warps) {
+            load_chain(chain_at(i + 1)->totals, total);
+            write_tile<Form>(a, tile_of_block(i + 1), total, chain_at(i)->totals);
         }
     }
+#ifndef HAS_BULK
+    copy_wait<0>();
+#endif
 }
 
 // The jobs of one warp.
 template <typename Form>
-INLINE void multiply(const Matvec& a, Asking& next, int warps) {
-    int warp = threadIdx.x / 32, stage = 0;
+INLINE void multiply(const Matvec& a, Asking& next) {
+    int warp = threadIdx.x / 32, stage = 0, there = -1, until = -1;
     u64* full = stages_full + warp * BATCH_STAGES;
-    u32 phase = 0, passed = 0;
-    int slot = warp, done = 0;
-    u32 turn = 0;
+    u32 phase = 0;
+    int rows_from = 0;  // where unit 0 would be, were it in this slice's place
+    Walk at = walk_from(warp);
 #pragma unroll 1
-    while (slot >= a.slots) slot -= a.slots, turn++;
+    while (!at.over()) {
+        int unit = Form::SPAN * at.q;
+        if (at.q >= until) {  // another slice
+            int slice = 0;
+            for (until = work.span; at.q >= until; until += work.span) slice++;
+            int round = at.pass * work.again + slice;
+            go_to_round(there, round);
+            rows_from = work.rows + round % COPIES * work.step - slice * work.slice * Form::ROW_BYTES;
+        }
+        const Tile& g = tile_of_block(at.tile());
+        int format = g.format(), count = min(Form::SPAN, work.units - unit);
+        auto rows = rows_at(Form(), at_byte(rows_from + unit * Form::ROW_BYTES), work.pitch);
+        Terms<Form> now;
+        float total[8];
+        u32 steps[2] = {};
 #pragma unroll 1
-    while (true) {
-        const Job job = listed[warp * LISTED + done++ % LISTED];
-        if (job.units() == 0) break;
-        go_to_round(passed, (u32)job.round);
-        auto rows = rows_at(Form(), at_byte(job.rows), work.pitch);
-        u8* terms = at_byte(work.slots + slot * Form::SPAN * Form::SLOT);
-#pragma unroll 1
-        for (int k = 0; k < job.units(); k++) {
+        for (int k = 0; k < count; k++) {
+            if (Form::SPAN > 1 && k) hold(now, total, steps);
             u8* here = stage_at(a, stage);
-            Terms<Form> now;
             await(full + stage, phase, a.stages);
-            auto request = [&] {
-                __syncwarp();
-                request_next<Form, false>(next, warps, here, full + stage);
-            };
-            unit_terms(Form(), job.format(), here, rows, now, [&] {
-                if (Form::STEP == 16) request();
-            });
-            if (k == 0) count_wait(walked + slot, turn);
-            lay_down(terms, now);
-            if (Form::STEP > 16) request();
-            terms += Form::SLOT;
+            unit_terms(Form(), format, here, rows, now);
             rows.next(1);
+            __syncwarp();
+            request_next<Form, false>(next, here, full + stage);
             if (++stage == a.stages) stage = 0, phase ^= 1;
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) count_set(laid_down + slot, turn + 1);
-        slot += warps;
-#pragma unroll 1
-        while (slot >= a.slots) slot -= a.slots, turn++;
-    }
-    if (work.rounds) go_to_round(passed, (u32)work.rounds - 1);
-}
+        Terms<Form> before;
+        hold(total, steps, before);
 
-// One of the warps that walk the chains, in the order of jobs: of every WALK_WARPS-th tile, with a gate of both.
-template <typename Form>
-INLINE void walk_chains(const Matvec& a, int walker) {
-    const int each = work.each, units = work.units, slots = work.slots, chains = work.chains;
-    const u32 by_slots = work.by_slots;
-#pragma unroll 1
-    for (const Segment* at = segment_at(0); at->n; at++) {
-        const Segment s = *at;
-        int job = s.first, place = s.low - s.base;
-        int own = (each == 2 ? place >> 1 : place) % WALK_WARPS == walker ? 0 : each;
-#pragma unroll 1
-        for (int unit = Form::SPAN * s.step; job < s.first + s.jobs; unit += Form::SPAN, job += s.n) {
-            const float* scales = scales_at<Form>(unit);
-#pragma unroll 1
-            for (int k = own; k < s.n; k += each == 1 ? WALK_WARPS : k & 1 ? 2 * WALK_WARPS - 1 : 1) {
-                const Piece& g = piece_at(s.low + k);
-                int sub = each == 2 ? k & 1 : 0, end = min(unit + Form::SPAN, g.end);
-                Chain* chain = (Chain*)at_byte(chains) + place + k;
-                float total[8];
-                if (unit > g.first) {
-                    load_lane(chain->totals, total);
-                } else if (unit == 0) {
-                    for (int i = 0; i < 8; i++) total[i] = 0.0f;
-                } else {
-                    Line line = {units, 0, (int)a.by_units, each};
-                    take_totals(handed_at(a, begun_by(a, g, line), sub), total);
-                }
-                // Which slot the terms are in, and how often it was used before.
-                int turn = divided(job + k, by_slots), slot = job + k - turn * a.slots;
-                count_wait(laid_down + slot, (u32)turn + 1);
-                walk_job<Form>(at_byte(slots + slot * Form::SPAN * Form::SLOT), scales, end - unit, total);
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) count_set(walked + slot, (u32)turn + 1);
-                if (end < g.end) store_lane(chain->totals, total);
-                else if (end < units) hand_totals(handed_at(a, blockIdx.x, sub), total);
-                else if (sub < each - 1) store_lane(chain->totals, total);
-                else write_tile<Form>(a, g, total, chain[-1].totals);
-            }
+        // Of a gate's tile the totals stay, until those of the other tile are written out.
+        bool gated = is_gated(a), kept = gated && at.t % 2 == 0, last = at.q + 1 == work.jobs;
+        Chain* chain = chain_at(at.t);
+        u32 job = (u32)(at.pass * work.jobs + at.q);
+        const float* scales = scales_at<Form>(unit);
+        count_wait(&chain->done, job);
+        if (at.q) {
+            load_chain(chain->totals, total);
+        } else {
+            if (kept) count_wait(&chain[1].done, job);
+            for (int k = 0; k < 8; k++) total[k] = 0.0f;
         }
+        if (Form::SPAN > 1 && count > 1) advance(Form(), scales, before, total), scales += 16 * Form::BLOCKS;
+        advance(Form(), scales, now, total);
+        if (last && !kept) {
+            if (gated) count_wait(&chain[-1].done, job + 1);
+            write_tile<Form>(a, g, total, chain[-1].totals);
+        } else {
+            store_chain(chain->totals, total);
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) count_set(&chain->done, job + 1);
+        int pass = at.pass;
+        at.forward(blockDim.x / 32 - 1);
+        if (at.pass != pass) until = -1;
     }
+    go_to_round(there, work.rounds - 1);
+#ifndef HAS_BULK
+    copy_wait<0>();
+#endif
 }
 
 template <typename Form>
 INLINE void batch(const Matvec& a) {
-    bool by_runs = a.pass == 0;
-    int warp = threadIdx.x / 32, all = blockDim.x / 32, warps = all - 1 - (by_runs ? 0 : WALK_WARPS);
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
     next_kernel_may_start();
     if (warp == 0) {
         know_work<Form>(a, warps);
-    } else if (warp <= warps && threadIdx.x % 32 == 0) {
+    } else if (threadIdx.x % 32 == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) barrier_init(stages_full + (warp - 1) * BATCH_STAGES + i, 1);
     }
-    if (warp == all - 1 && threadIdx.x % 32 < COPIES) {
+    if (warp == warps && threadIdx.x % 32 < COPIES) {
         int i = threadIdx.x % 32;
 #ifdef HAS_BULK
         barrier_init(rows_full + i, 1);
@@ -970,7 +844,7 @@ INLINE void batch(const Matvec& a) {
     barrier_fence();
 #endif
     __syncthreads();
-    if (warp == all - 1) {
+    if (warp == warps) {
         int n = min(*a.count, 16);
         touch(a);
         if (threadIdx.x % 32 == 0) work.rows_there = n;
@@ -979,40 +853,31 @@ INLINE void batch(const Matvec& a) {
         return fetch_slices<Form>(a, work, n);
     }
     Asking next;
-    if (warp < warps) {
-        next.count = 0, next.job = warp;
-        if (by_runs) {
-            if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
-            __syncwarp();
-            ask_for_stretch(next);
-        } else {
-            list_jobs<Form>(next, warps, LISTED);
-            ask_for<Form>(next, warps);
-        }
+    next.piece = 0;
+    bool by_runs = work.runs;
+    if (by_runs) {
+        if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
+        __syncwarp();
+        ask_for_piece(next);
+    } else {
+        Walk first = walk_from(warp);
+        ask_for<Form>(next, first);
+        if (threadIdx.x % 32 == 0) asked[warp] = first;
+        __syncwarp();
+    }
 #pragma unroll 1
-        for (int i = 0; i < a.stages; i++) {
-            u8* here = stage_at(a, i);
-            u64* full = stages_full + warp * BATCH_STAGES + i;
-            if (by_runs) request_next<Form, true>(next, warps, here, full);
-            else request_next<Form, false>(next, warps, here, full);
-        }
+    for (int i = 0; i < a.stages; i++) {
+        u8* here = stage_at(a, i);
+        u64* full = stages_full + warp * BATCH_STAGES + i;
+        if (by_runs) request_next<Form, true>(next, here, full);
+        else request_next<Form, false>(next, here, full);
     }
     touch(a);
     previous_kernel_done();
-    fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, all - 1);
-    if (by_runs) {
-        named_sync(1, 32 * warps);
-        multiply_run<Form>(a, next);
-    } else if (warp < warps) {
-        named_arrive(1, 32 * (all - 1));
-        multiply<Form>(a, next, warps);
-    } else {
-        named_sync(1, 32 * (all - 1));
-        walk_chains<Form>(a, warp - warps);
-    }
-#ifndef HAS_BULK
-    copy_wait<0>();
-#endif
+    fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, warps);
+    named_sync(1, 32 * warps);
+    if (by_runs) multiply_run<Form>(a, next);
+    else multiply<Form>(a, next);
 }
 
 #if __CUDA_ARCH__ == 900
