@@ -68,6 +68,7 @@ class FakeDriver:
 
     def __init__(self, capability=(9, 0), version=12_090, cards=1, memory=1 << 36):
         self.capability, self.version, self.cards, self.memory = capability, version, cards, memory
+        self.allowed = {}  # dynamic shared memory, by function
         self.answers, self.spared, self.calls, self.launched = {}, {}, [], 0
         self.held, self.retained = {}, 0
         self.clock, self.reached = 0, {}
@@ -161,6 +162,8 @@ class FakeDriver:
         return OK, ctypes.addressof(word), 4
 
     def cuFuncSetAttribute(self, function, name, value):
+        if name.endswith("MAX_DYNAMIC_SHARED_SIZE_BYTES"):
+            self.allowed[function] = value
         return (OK,)
 
     def cuMemcpyDtoH(self, to, source, size):
@@ -178,6 +181,10 @@ class FakeDriver:
 
     def cuLaunchKernelEx(self, config, kernel, pointers, extra):
         shim, symbol = kernel
+        if config.sharedMemBytes > self.allowed.get(
+            kernel, 0
+        ):  # a real one is that strict beyond 48 KB
+            return (Status.CUDA_ERROR_INVALID_VALUE,)
         where = ctypes.c_void_p.from_address(pointers).value
         argument = ctypes.string_at(where, shim.kernels[symbol].size)
         grid = config.gridDimX, config.gridDimY, config.gridDimZ

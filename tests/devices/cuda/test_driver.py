@@ -11,7 +11,7 @@ import pytest
 from muser.devices import Limits
 from muser.devices.cuda import CudaRunner
 from muser.devices.cuda import device as devices
-from muser.devices.cuda.driver import open_card
+from muser.devices.cuda.driver import find_card, open_card
 from muser.errors import ArithmeticFault, Cancelled, DeviceError, DeviceLost, LimitError
 from muser.kernels import Shelf
 from tests.devices.cuda.fake_driver import FakeDriver, Status
@@ -58,6 +58,11 @@ def test_a_card_that_cannot_be_used(monkeypatch, fake_card, answers, sentence):
 def test_there_is_no_such_card(fake):
     with pytest.raises(DeviceError, match=r"no CUDA card 3\. Count them"):
         open_card(3)
+
+
+def test_what_memory_sends_in_a_cycle(fake):
+    """The fake card: 2 · 3,201 MHz · 768 bytes for 3 multiprocessors of 1,980 MHz."""
+    assert find_card()[2].bytes_a_cycle == 2 * 3201 * 768 / 3 / 1980
 
 
 def test_a_model_through_the_driver(fake, runner, model):

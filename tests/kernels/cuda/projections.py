@@ -214,6 +214,7 @@ class Plan:
     tiles: int = 4  # of a pass
     lasts: int = 0  # thread blocks that get less
     late: bool = False  # whether its thread blocks begin when the rows are there
+    pace: int = 0  # cycles
 
 
 def most_outputs(weights, grid):
@@ -289,6 +290,7 @@ def project(shim, weights, source, plan, batch=False, **more):
     a.handed = address(handed)
     a.stage_bytes = (1 if batch else 2) * max(w.tile for w in weights)
     a.slots, a.slice, a.pass_ = plan.tiles, plan.slice, plan.tiles
+    a.pace = plan.pace
     base = 0
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
         cost, apart = w.pitch // 16, w.tile // 16 - w.pitch

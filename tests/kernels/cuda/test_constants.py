@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from muser.devices.cuda import attending, projecting, shapes
+from muser.devices.cuda import attending, shapes
 from muser.kernels.source import read_source
 
 CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
@@ -18,7 +18,6 @@ CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
         ("attention_few.cuh", CONSTANT.format(name="FEW_TILES"), attending.FEW_TILES),
         ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),
         ("batch.cuh", r"sizeof\(Chain\) == (\d+)", shapes.CHAIN),
-        ("held.cuh", CONSTANT.format(name="HELD"), projecting.HELD),
     ],
 )
 def test_text_and_launch_agree(text, pattern, value):

@@ -54,9 +54,9 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
     raw, x, y = data(kind, width, out)
     weight = p.place(shim, kind, raw, width, seed=seed)
     plans = (
-        p.Plan(grid=1, warps=5, stages=4, seed=seed),
+        p.Plan(grid=1, warps=5, stages=4, seed=seed, pace=270),
         p.Plan(grid=5, warps=3, stages=1, tiles=1, seed=seed, late=True, lasts=2),
-        p.Plan(grid=3, warps=4, stages=2, rows=4, count=2, tiles=2, seed=seed),
+        p.Plan(grid=3, warps=4, stages=2, rows=4, count=2, tiles=2, seed=seed, pace=4000),
         p.Plan(grid=2, warps=5, stages=3, rows=4, count=3, seed=seed, late=True),
     )
     first = 0

@@ -96,13 +96,14 @@ def _decode(
     low: Lowering, op: Attention, cache: CachePlane, args: Attend, nodes: tuple[str, ...]
 ) -> None:
     """Where rows see few tiles, no more thread blocks than those: all have to begin before the next
-    launch can, and they find room only where the projection before them has ended. Blocks of one
-    tile are another kernel, beside which the next projection finds room.
+    launch can, and they find room only where the projection before them has ended. Where each
+    block has one tile of few, that is a kernel of its own.
     """
     head, grid = head_size(cache.spec.head_dim), 2 * low.processors
     units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
     most = low.rows * units * most_tiles(low, args.places)
-    is_one = most <= grid and head <= MOST_ONE
+    is_few = most_tiles(low, args.places) <= FEW_TILES
+    is_one = is_few and most <= grid and head <= MOST_ONE
     tiles = f"decode_one_{head}" if is_one else f"decode_tiles_{head}"
     low.launch(
         tiles,

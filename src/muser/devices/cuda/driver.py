@@ -100,7 +100,7 @@ def _facts(api: Api, device: object) -> Facts:
         return int(api.call(driver.cuDeviceGetAttribute(kind, device)))
 
     processors = attribute("MULTIPROCESSOR_COUNT")
-    bits = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH")  # a millisecond
+    bits = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH")  # in 1 ms
     return Facts(
         name=api.call(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode(),
         capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),

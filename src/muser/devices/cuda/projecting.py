@@ -14,7 +14,6 @@ from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.shapes import (
     BESIDE,
-    BESIDE_TILES,
     CODES_BYTES,
     PIECE,
     RESERVED,
@@ -33,7 +32,6 @@ from muser.graph.arithmetic import GRID_BLOCK
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
 BRIEF = 24 << 20  # bytes of weights
-TILES_ON, LAST_BEHIND = True, 0.0
 PACE = 0.9  # of the memory's speed by its clock
 COUNTS = 8  # bytes: two words
 MATVEC_ROWS = 4  # the most of `matvec.cuh`
@@ -150,8 +148,7 @@ def _matvec(
         args.split = split(shape.grid, layouts[0].outputs if gated else base)
     else:
         line = matvec_line(low, layouts, gated=gated)
-        beside = RESERVED if rows > 1 else BESIDE_TILES if TILES_ON and _is_behind_attention(low) else BESIDE
-        shape = matvec_shape(low, block, layouts, rows, line, gated=gated, beside=beside)
+        shape = matvec_shape(low, block, layouts, rows, line, gated=gated)
         name = f"matvec_{FORMS[block]}_{rows}"
         args.slots, args.by_units = shape.tiles, inverse(layouts[0].groups)
         (args.handed,) = low.shared.rooms(handed_room(low.processors))
@@ -183,7 +180,7 @@ def _last_share(low: Lowering, grid: int, size: int) -> float | None:
     """
     if size > BRIEF:
         return share_of_last(grid, size)
-    return LAST_BEHIND if _is_behind_attention(low) else None
+    return 0.0 if _is_behind_attention(low) else None
 
 
 def _is_behind_attention(low: Lowering) -> bool:
@@ -263,9 +260,9 @@ def held_groups(low: Lowering, source: Source) -> tuple[int, int]:
     where it does not, and its bytes of shared memory.
     """
     groups, room = -(-source.width // 256), low.shared.card.facts.shared - RESERVED
-    if source.width % 256 == 0 and source.weight and (not source.branch_norm or source.branch_weight):
-        for held in HELD:
-            size = 2048 * groups + HELD_BYTES * held
-            if groups <= held and size <= room:
-                return held, size
+    has_weights = source.weight and (not source.branch_norm or source.branch_weight)
+    for held in HELD if has_weights and source.width % 256 == 0 else ():
+        size = 2048 * groups + HELD_BYTES * held
+        if groups <= held and size <= room:
+            return held, size
     return 0, 1024 * groups

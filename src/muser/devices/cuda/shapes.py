@@ -18,7 +18,6 @@ CODES_BYTES = 272  # of 256 elements of a quantised row
 PIECE = 16  # bytes of the smallest copy
 RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a small kernel
-BESIDE_TILES = 82 * 1024  # and behind attention to a block of one tile and one of the chain
 MANY, LAST = 64, 2  # of so many thread blocks the last ones may begin late and get less
 LATE = 250_000  # bytes that the others are ahead of them
 LEAST_OF_LAST = 0.25  # of a share
@@ -82,17 +81,10 @@ def matvec_line(low: Lowering, layouts: Sequence[Layout], *, gated: bool) -> Lin
 
 
 def matvec_shape(
-    low: Lowering,
-    block: int,
-    layouts: Sequence[Layout],
-    rows: int,
-    line: Line,
-    *,
-    gated: bool,
-    beside: int,
+    low: Lowering, block: int, layouts: Sequence[Layout], rows: int, line: Line, *, gated: bool
 ) -> Form:
     """The most bytes under way that leave room for all terms, or for as many as there is room
-    (`matvec.cuh` has the formula). `beside`: bytes that other kernels get.
+    (`matvec.cuh` has the formula).
     """
     units = layouts[0].groups
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
@@ -101,7 +93,7 @@ def matvec_shape(
     terms = {256: odd, 32: 8 * units + 4, GRID_BLOCK: 2 * odd}[block]
     pair = 2 if gated else 1
     fixed = rows * units * row + rows * 4 * round_up(blocks, 4) + 32 * line.pieces * pair
-    room = low.shared.card.facts.shared - beside - fixed
+    room = low.shared.card.facts.shared - (BESIDE if rows == 1 else RESERVED) - fixed
     each = rows * 4 * TILE_OUTPUTS * terms * pair
     stage = 2 * max(tile_bytes(layout.type) for layout in layouts)
     walkers, enough = (1, 4) if rows == 1 else (2, 2)
