@@ -181,9 +181,7 @@ class FakeDriver:
 
     def cuLaunchKernelEx(self, config, kernel, pointers, extra):
         shim, symbol = kernel
-        if config.sharedMemBytes > self.allowed.get(
-            kernel, 0
-        ):  # a real one is that strict beyond 48 KB
+        if config.sharedMemBytes > self.allowed.get(kernel, 0):  # a real one: beyond 48 KB
             return (Status.CUDA_ERROR_INVALID_VALUE,)
         where = ctypes.c_void_p.from_address(pointers).value
         argument = ctypes.string_at(where, shim.kernels[symbol].size)

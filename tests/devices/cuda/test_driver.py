@@ -65,6 +65,18 @@ def test_what_memory_sends_in_a_cycle(fake):
     assert find_card()[2].bytes_a_cycle == 2 * 3201 * 768 / 3 / 1980
 
 
+def test_a_driver_that_does_not_tell_clocks(fake, monkeypatch):
+    told = FakeDriver.cuDeviceGetAttribute
+
+    def attribute(self, name, device):
+        if "CLOCK" in name or "WIDTH" in name:
+            return (Status.CUDA_ERROR_INVALID_VALUE,)
+        return told(self, name, device)
+
+    monkeypatch.setattr(FakeDriver, "cuDeviceGetAttribute", attribute)
+    assert find_card()[2].bytes_a_cycle == 0
+
+
 def test_a_model_through_the_driver(fake, runner, model):
     """Every launch, copy and recording: the oracle's bytes come out."""
     _, _, ids, expected = model

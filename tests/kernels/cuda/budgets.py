@@ -151,8 +151,8 @@ SHARED = {
     "norm_tiles_k": 4096,
     "norm_tiles_32": 4096,
     "norm_tiles_grid": 4096,
-    "norm_grid_rows": 4096,
-    "norm_quantise_32": 4096,
-    "norm_quantise_256": 4096,
+    "norm_grid_rows": 5120,
+    "norm_quantise_32": 5120,
+    "norm_quantise_256": 5120,
 }
 """Bytes of a block beside the dynamic ones; none for a kernel that is not here."""

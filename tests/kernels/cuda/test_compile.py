@@ -87,7 +87,7 @@ def test_a_block_of_the_most_threads_finds_its_registers(image):
 
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_90a"])
 @pytest.mark.parametrize(
-    "small", ["decode_combine", "combine_256", "combine_more_256", "decode_one_128", "quantise_256"]
+    "small", ["decode_combine", "combine_256", "combine_more_256", "quantise_256"]
 )
 def test_a_small_kernel_stands_beside_a_projection(images, architecture, small):
     """So the projection begins meanwhile. A scheduler, of four, has 16,384 registers."""
@@ -96,7 +96,6 @@ def test_a_small_kernel_stands_beside_a_projection(images, architecture, small):
         "decode_combine": 256,
         "combine_256": 256,
         "combine_more_256": 256,
-        "decode_one_128": 256,
         "quantise_256": 32 * QUANTISE_WARPS,
     }
     taken = 0

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from muser.devices.cuda import attending, shapes
+from muser.devices.cuda import attending, projecting, shapes
 from muser.kernels.source import read_source
 
 CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
@@ -17,6 +17,7 @@ CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
         ("blocks.cuh", CONSTANT.format(name="TILE_OUTPUTS"), shapes.TILE_OUTPUTS),
         ("attention_few.cuh", CONSTANT.format(name="FEW_TILES"), attending.FEW_TILES),
         ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),
+        ("held.cuh", CONSTANT.format(name="HELD_BYTES"), projecting.HELD_BYTES),
         ("batch.cuh", r"sizeof\(Chain\) == (\d+)", shapes.CHAIN),
     ],
 )
@@ -24,3 +25,8 @@ def test_text_and_launch_agree(text, pattern, value):
     found = re.search(pattern, read_source("cuda").texts[text].decode())
     assert found is not None
     assert int(found[1]) == value
+
+
+def test_a_row_is_held_by_as_many_groups_as_a_kernel_is_made_for():
+    text = read_source("cuda").texts["quantise.cuh"].decode()
+    assert tuple(map(int, re.findall(r"a\.held == (\d+)", text))) == projecting.HELD

@@ -215,11 +215,18 @@ KINDS = {"256": BlockType.Q6_K, "32": BlockType.Q4_1, "grid": BlockType.BF16}
 FAMILIES = tuple(WIDE)
 MADE = (
     *WIDE.items(),
-    *(("256", width) for width in (1536, 4352, 8448)),
-    ("32", 1024),
-    ("grid", 512),
+    *(("256", width) for width in (1536, 2304, 4352, 8448)),
+    *(("32", width) for width in (1024, 2304, 4352)),
+    *(("grid", width) for width in (512, 2304, 4352)),
 )
-"""Rows that are held in registers meanwhile have widths that 256 divides, up to 8,192."""
+"""Rows that are held in registers meanwhile have widths that 256 divides, up to 8,192; from 2,304
+on those who go ahead have something to quantise.
+"""
+
+
+def fitting(width, **more):
+    """A launch whose rows, terms and rings fit into shared memory for every family."""
+    return p.Plan(warps=8 if width <= 2304 else 2, tiles=4 if width <= 2304 else 1, **more)
 
 
 def vectors(width, rows):
@@ -237,7 +244,7 @@ def test_norm_before(shim, family, width, rows, seed):
     raw, _, _ = data(kind, width, 21)
     weight = p.place(shim, kind, raw, width)
     x, _, w, _ = vectors(width, rows)
-    plan = p.Plan(rows=rows, count=rows, warps=8, seed=seed)
+    plan = fitting(width, rows=rows, count=rows, seed=seed)
     inputs = [
         (p.source_of(x, p.NORM, weight=w, eps=1e-5), oracle.rms_norm(x, w, 1e-5)),
         (p.source_of(x, p.NORM, eps=1e-6), oracle.rms_norm(x, None, 1e-6)),
@@ -265,14 +272,14 @@ def test_residual_before(shim, family, width, normed, seed):
     branch = oracle.rms_norm(x, w, 1e-8) if normed else x
     total = oracle.add(branch, stream)[take]
     normal = oracle.rms_norm(total, w2, 1e-5)
-    outs, word = p.project(shim, [weight], source, p.Plan(rows=4, count=3, warps=8, seed=seed))
+    outs, word = p.project(shim, [weight], source, fitting(width, rows=4, count=3, seed=seed))
     assert same(outs[0][:3], oracle.project(normal, kind, raw)[:3])
     assert same(summed[:3], total[:3])
     assert np.all(summed[3:].view(np.uint32) == 0xFFFFFFFF)
     assert word == NO_FAULT
     codes, scales, word = p.quantised(shim, weight.family, source, 4, 4, seed)
     ready = p.source_of(None, p.READY, codes=codes, scales=scales, width=width)
-    again, _ = p.project(shim, [weight], ready, p.Plan(rows=4, count=4, warps=8, seed=seed))
+    again, _ = p.project(shim, [weight], ready, fitting(width, rows=4, count=4, seed=seed))
     assert same(again[0], oracle.project(normal, kind, raw))
     assert same(summed, total)
     assert int(word[0]) == NO_FAULT

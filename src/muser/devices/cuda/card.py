@@ -20,7 +20,7 @@ class Facts:
     """A card: `capability` is its compute capability, `memory` its size in bytes.
 
     `shared`: bytes of shared memory that one thread block may take. `bytes_a_cycle`: what memory
-    could send to each multiprocessor in a cycle of its clock, by clocks and width.
+    could send to each multiprocessor in a cycle of its clock, by clocks and width; 0: unknown.
     """
 
     name: str

@@ -99,8 +99,15 @@ def _facts(api: Api, device: object) -> Facts:
         kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(api.call(driver.cuDeviceGetAttribute(kind, device)))
 
+    def if_told(name: str) -> int:
+        """0 where a driver does not tell: what only speed depends on."""
+        try:
+            return attribute(name)
+        except DeviceError:
+            return 0
+
     processors = attribute("MULTIPROCESSOR_COUNT")
-    bits = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH")  # in 1 ms
+    bits = 2 * if_told("MEMORY_CLOCK_RATE") * if_told("GLOBAL_MEMORY_BUS_WIDTH")  # in 1 ms
     return Facts(
         name=api.call(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode(),
         capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
@@ -108,7 +115,7 @@ def _facts(api: Api, device: object) -> Facts:
         memory=int(api.call(driver.cuDeviceTotalMem(device))),
         shared=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         driver=str(int(api.call(driver.cuDriverGetVersion()))),
-        bytes_a_cycle=bits / 8 / processors / max(1, attribute("CLOCK_RATE")),
+        bytes_a_cycle=bits / 8 / processors / max(1, if_told("CLOCK_RATE")),
     )
 
 
@@ -161,7 +168,7 @@ class DriverLibrary:
         """See `Loaded`. Raises `DeviceError` for a symbol that the library lacks."""
         driver = self._api.driver
         function = self._api.call(driver.cuModuleGetFunction(self._module, symbol.encode()))
-        if shared:  # with what a kernel has without asking it may be more than any may take so
+        if shared:  # 48 KB need no permission, but static memory counts there too
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._api.call(driver.cuFuncSetAttribute(function, limit, shared))
         # A multiprocessor has to be empty to rearrange its memory: all kernels want it alike.

@@ -23,6 +23,7 @@ from muser.devices.cuda.shapes import (
     matvec_shape,
     share_of_last,
     split,
+    too_wide,
 )
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
 from muser.devices.cuda.structs import Attend, Combine, Matvec, Part, Quantise, Source
@@ -31,8 +32,9 @@ from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK
 
 OUT_PLAIN, OUT_SILU, OUT_GELU, OUT_LOGITS = range(4)
-BRIEF = 24 << 20  # bytes of weights
+BRIEF = 24 << 20  # bytes of weights: of a projection whose thread blocks all begin at once
 PACE = 0.9  # of the memory's speed by its clock
+MOST_PACE = 1 << 16  # cycles
 COUNTS = 8  # bytes: two words
 MATVEC_ROWS = 4  # the most of `matvec.cuh`
 ROW_THREADS, HELD = 512, (16, 32)  # of a block that makes a row; groups that it may hold
@@ -171,7 +173,7 @@ def pace(low: Lowering, size: int) -> int:
     asked in between, by the kernel that makes the row, waits for none of them.
     """
     speed = PACE * low.shared.card.facts.bytes_a_cycle
-    return int(size / speed) if speed > 0 else 0
+    return min(int(size / speed), MOST_PACE) if speed > 0 else 0
 
 
 def _last_share(low: Lowering, grid: int, size: int) -> float | None:
@@ -257,7 +259,9 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
 
 def held_groups(low: Lowering, source: Source) -> tuple[int, int]:
     """How many groups of a row a kernel is made for that holds it in registers (`held.cuh`), none
-    where it does not, and its bytes of shared memory.
+    where it does not, and its bytes of shared memory: with 99 KB a block rows of up to 4,096.
+
+    Raises `DeviceError` for a row that does not fit at all.
     """
     groups, room = -(-source.width // 256), low.shared.card.facts.shared - RESERVED
     has_weights = source.weight and (not source.branch_norm or source.branch_weight)
@@ -265,4 +269,6 @@ def held_groups(low: Lowering, source: Source) -> tuple[int, int]:
         size = 2048 * groups + HELD_BYTES * held
         if groups <= held and size <= room:
             return held, size
+    if 1024 * groups > room:
+        raise too_wide(source.width)
     return 0, 1024 * groups

@@ -112,7 +112,7 @@ def matvec_shape(
                 shared = fixed + ring + slots * each
                 threads = 32 * (warps + walkers)
                 return Form(line.grid, threads, stages, stage, shared, tiles=slots)
-    raise _too_wide(layouts)
+    raise too_wide(layouts[0].width)
 
 
 UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
@@ -173,7 +173,7 @@ def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: boo
                 found = form(warps, stages, cut, part)
                 assert found is not None
                 return found
-    raise _too_wide(layouts)
+    raise too_wide(layouts[0].width)
 
 
 def _odd(step: int, size: int) -> int:
@@ -205,8 +205,7 @@ def _begun(grid: int, outputs: int, total: int, before: int, size: int) -> list[
     return [high - low for low, high in pairwise(tiles)]
 
 
-def _too_wide(layouts: Sequence[Layout]) -> DeviceError:
-    width = layouts[0].width
+def too_wide(width: int) -> DeviceError:
     return DeviceError(
         f"Rows of {width} elements do not fit into the shared memory of this card.",
         "Use --device cpu.",

@@ -18,9 +18,7 @@
 // a unit is up to 16 query heads of one KV head. Rows of the cache that this step does not write are
 // fetched before the kernel before this one has ended; the step itself was uploaded before the first
 // kernel of the pass, and its arrays have room for the most rows of the bucket. The chain has warps in
-// the first blocks (z below ceil(parts / 8)) for a row of at most RUN tiles, else a block a part. Of a block
-// of several tiles all but the first leave the second-level cache first, or they would drive what the tiles
-// leave for the chain out to memory.
+// the first blocks (z below ceil(parts / 8)) for a row of at most RUN tiles, else a block a part.
 #pragma once
 #include "attention.cuh"
 
@@ -453,7 +451,7 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
     }
 }
 
-// The same for a block of one tile: as many registers and as much shared memory as a projection leaves that stands beside.
+// The same for a block of one tile, without a loop, in half the registers.
 template <int HEAD>
 INLINE void decode_one(const Attend& a, u8* shared) {
     using D = Decode<HEAD, true>;
@@ -686,6 +684,7 @@ INLINE void combine(const Attend& a, u8* shared) {
                 return;
             }
             mem.acc[lane] = acc;
+            __syncwarp();  // all lanes have read it
             if (lane == 0) mem.den = den;
             named_arrive((warp + 1) % RUNS + 1, 64);
             begin(first + i + RUNS);

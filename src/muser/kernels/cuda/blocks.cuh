@@ -22,7 +22,6 @@
 
 constexpr int F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8;  // numbers of GGUF
 constexpr int Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30;
-constexpr int CODES_PIECES = CODES_PITCH / 16;
 constexpr int GRID_UNIT = 2 * GRID_BLOCK;  // bytes of 128 codes of a weight, or of a row's digits
 
 INLINE int group_bytes(int format) {
@@ -166,7 +165,6 @@ INLINE u32 unsigned_six(u32 nibbles, u32 pairs, int shift) {  // nibbles in plac
     u32 high = shift < 4 ? pairs << (4 - shift) : pairs >> (shift - 4);
     return (nibbles & 0x0f0f0f0fu) | (high & 0x30303030u);
 }
-INLINE u32 six_bits(u32 nibbles, u32 pairs, int shift) { return centred(unsigned_six(nibbles, pairs, shift)); }
 // Codes 16i …, not centred, of the 32-element part `part` of half h of a Q6_K group: elements 128h + 32·part + 16i.
 INLINE uint4 unpack_6(const uint4* group, int h, int part, int i) {
     uint4 w = group[1 + 4 * h + 2 * (part & 1) + i], p = group[9 + 2 * h + i];

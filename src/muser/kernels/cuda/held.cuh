@@ -7,14 +7,17 @@
 
 constexpr int LANES = rows::LANES;
 static_assert(LANES == GROUP, "a lane has one element of each group");
+constexpr int HELD_BYTES = 2592;  // of shared memory for each group of HELD, beside the weights: two rows, and what is spare
 
 // What comes before the row's first norm has a weight of its own.
 INLINE bool has_branch_norm(const Source& s) { return s.kind == RESIDUAL && s.branch_norm; }
 
+constexpr int SPARE = 2 * GROUP + 8 * (int)sizeof(float);  // of a quantised group, on its grid or with a scale for each 32
+static_assert(2 * (int)sizeof(float) * LANES + SPARE == HELD_BYTES, "what the launch counts");
 struct Room {  // of shared memory
     float *x, *other;       // HELD groups each
-    float *first, *weight;  // the norms' weights; what stands behind them is finite
-    u8* spare;              // HELD·544 bytes: as much as a quantised row
+    float *first, *weight;  // the norms' weights; what is read behind them is multiplied by the zeros behind x, or comes to where nobody reads
+    u8* spare;              // HELD·SPARE bytes
     u64 *x_full, *other_full;
 };
 template <int HELD>
@@ -132,6 +135,7 @@ INLINE void make_held(const Source& s, int r, bool is_real, const Room& room, fl
     factor = rows::inverse_root(total, s.inverse, s.eps);
     // All of the weights before the first store, which might be to the same place for all the compiler knows.
     each_held(w, [&](float& e, int k) { e = weight[k]; });
+#pragma unroll
     for (int k = 0; k < HELD; k++) v[k] = normed(v[k], factor, w[k]);
     each_held(v, [&](float& e, int k) {
         if (is_real) x[k] = e;

@@ -52,9 +52,7 @@ INLINE void quantise_rows(const Quantise& a) {
 // By 512 threads. While the lower half waits for the row, the upper one goes through the same code, on what happens to be
 // there and to no effect, so that the code is there when the lower half needs it. Both quantise.
 template <int B, int HELD>
-INLINE void held_rows(const Quantise& a, u8* shared) {
-    __shared__ float lanes[4 * LANES];
-    __shared__ u64 full[2];
+INLINE void held_rows(const Quantise& a, u8* shared, float* lanes, u64* full) {
     const Source& s = a.source;
     Room room = room_of<HELD>(shared, s.width, full);
     int r = blockIdx.x;
@@ -76,7 +74,8 @@ INLINE void held_rows(const Quantise& a, u8* shared) {
         } else {
             to = {room.spare, (float*)room.spare + HELD * GROUP / 2}, from = room.weight;
         }
-        bad.norm |= quantise_made<B>(from, s.width, to) && turn;
+        bool was_lost = quantise_made<B>(from, s.width, to);
+        if (turn) bad.norm |= was_lost;
     }
     tell(bad, s, a.faults, r);
     finish_sums(s, r, room);
@@ -84,11 +83,12 @@ INLINE void held_rows(const Quantise& a, u8* shared) {
 template <int B>
 INLINE void norm_quantise_rows(const Quantise& a) {
     SHARED_BYTES(shared);
+    __shared__ float lanes[4 * LANES];
+    __shared__ u64 full[2];
     next_kernel_may_start();
     touch(a);
-    if (a.held == 16) return held_rows<B, 16>(a, shared);
-    if (a.held == 32) return held_rows<B, 32>(a, shared);
-    __shared__ float lanes[2 * LANES];
+    if (a.held == 16) return held_rows<B, 16>(a, shared, lanes, full);
+    if (a.held == 32) return held_rows<B, 32>(a, shared, lanes, full);
     int r = blockIdx.x, n = *a.count;
     previous_kernel_done();
     if (r < n) make_row(a.source, r, a.faults, (float*)shared, lanes);

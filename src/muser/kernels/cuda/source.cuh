@@ -103,7 +103,7 @@ INLINE bool grid_row(const float* x, int width, u8* codes, float* steps, int war
     return each_group(x, width, warp, warps, [&](const float (&v)[8], u32 top, int g) { grid_group(v, top, g, blocks, codes, steps); });
 }
 
-// --- before them, of rows that are too wide for held.cuh ---
+// --- before them, of rows that held.cuh does not make ---
 template <typename F>
 INLINE void each_element(int width, F f) {
 #pragma unroll 1
