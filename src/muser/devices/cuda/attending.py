@@ -101,9 +101,9 @@ def _decode(
     """
     head, grid = head_size(cache.spec.head_dim), 2 * low.processors
     units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
-    most = low.rows * units * most_tiles(low, args.places)
-    is_few = most_tiles(low, args.places) <= FEW_TILES
-    is_one = is_few and most <= grid and head <= MOST_ONE
+    seen = most_tiles(low, args.places)
+    most = low.rows * units * seen
+    is_one = seen <= FEW_TILES and most <= grid and head <= MOST_ONE
     tiles = f"decode_one_{head}" if is_one else f"decode_tiles_{head}"
     low.launch(
         tiles,

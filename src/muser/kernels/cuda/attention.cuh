@@ -55,9 +55,8 @@ INLINE void fetch(u8* to, const u16* from, int first, int dim) {
         int bytes = x < dim ? 16 : 0;
         const u16* source = from + row * dim + (x < dim ? x : 0);
 #pragma unroll
-        for (int i = 0; i < COUNT / THREADS; i++, source += STEP * dim) {
+        for (int i = 0; i < COUNT / THREADS; i++, source += STEP * dim)
             copy16(to + swizzled<PIECES>(row + i * STEP, piece), source, bytes);
-        }
         return;
     }
     for (int at = thread; at < COUNT; at += THREADS) {  // rows that are not aligned

@@ -4,8 +4,8 @@
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
 //            256, shared decode_tiles_*_bytes (128: 108,672, on sm_80 and sm_120 75,904; two blocks a
 //            multiprocessor).
-// decode_one_64, _128: the same where each block has one tile at most: grid as many as there can be tiles, block 256,
-//            shared decode_one_*_bytes (128: 75,904). It takes as many registers as a projection of one row leaves.
+// decode_one_64, _128: the same where each block has one tile of few: grid as many as there can be tiles, block 256,
+//            shared decode_one_*_bytes (128: 75,904).
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
 // decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 256, shared
 //            decode_combine_bytes (3,984), so that the next projection's blocks have room beside.
@@ -48,6 +48,7 @@ struct Decode {
     float row_scale[ROWS];
     __align__(128) u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
 };
+
 struct Rows {  // of the step, one a lane
     int count, position, slot;
 };
