@@ -158,9 +158,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         models = list(tiny(folder))
         # With each kernel that walks the chain over tiles: as few as these have, more, any number.
-        few, most = attending.FEW_TILES, attending.MORE_TILES
-        for chain in ((0, 0), (0, most), (few, most)):  # the last one is what is timed
-            attending.FEW_TILES, attending.MORE_TILES = chain
+        few, more, most = attending.FEW_TILES, attending.MORE_TILES, attending.MOST_TILES
+        for chain in ((0, 0, 0), (0, 0, most), (0, more, most), (few, more, most)):  # last: timed
+            attending.FEW_TILES, attending.MORE_TILES, attending.MOST_TILES = chain
             if "models" in cases:
                 wrong += check_models(devices, models, chosen.repeats)
             if "slots" in cases:

@@ -72,14 +72,15 @@ def test_every_row_bucket_gives_the_oracles_bytes(made, model):
     assert types | {"KV", "rows"} == set(runner.labels)
 
 
-@pytest.mark.parametrize("reaches", [(), (9, 18)], ids=len)
+@pytest.mark.parametrize("reaches", [(), (5, 9, 18)], ids=len)
 @pytest.mark.parametrize("model", NARROW, ids="-".join)
 def test_short_steps_and_others(made, monkeypatch, model, reaches):
     """Steps below a border have tapes of their own. To those a tile is a position."""
-    few, more = reaches or (0, 0)
+    few, more, most = reaches or (0, 0, 0)
     monkeypatch.setattr(tapes, "REACHES", reaches)
     monkeypatch.setattr(attending, "FEW_TILES", few)
     monkeypatch.setattr(attending, "MORE_TILES", more)
+    monkeypatch.setattr(attending, "MOST_TILES", most)
     monkeypatch.setattr(attending, "most_tiles", lambda low, places: low.reach)
     graph, weights, ids, expected = made(model)
     runner = load("sm_90a", graph, weights, Limits(LENGTH, 1, CHUNK))
@@ -88,8 +89,9 @@ def test_short_steps_and_others(made, monkeypatch, model, reaches):
         assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
         played = {label.split("[")[0] for label in runner.labels["KV"]}
         stop = rows.stop if model[1] == "census" else LENGTH
-        borders = {"combine_256": few, "combine_more_256": more, "decode_combine": LENGTH}
-        chain = next(name for name, border in borders.items() if stop <= border)
+        borders = {"combine_256": few, "combine_more_256": more, "combine_most_256": most}
+        last = "combine_turns_256" if model[1] == "census" else "decode_combine"
+        chain = next((name for name, border in borders.items() if stop <= border), last)
         assert {x for x in played if "combine" in x} == {chain}
 
 

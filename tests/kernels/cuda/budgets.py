@@ -82,14 +82,18 @@ _REGISTERS = {
     ),
     64: (
         "take_rows",
-        "decode_combine",  # tiles in registers, none in shared memory
-        "combine_more_256",
         "decode_one_64",
         "decode_one_128",
     ),
+    88: ("combine_more_256",),  # tiles in registers, none in shared memory
     96: ("matvec_256_1",),
-    112: ("matvec_grid_1",),
+    112: (
+        "matvec_grid_1",
+        "decode_combine",
+    ),
+    120: ("combine_turns_256",),
     128: (
+        "combine_most_256",  # 112 on sm_90, where a projection stands beside
         "matvec_32_1",
         "decode_tiles_64",
         "decode_tiles_128",
@@ -144,6 +148,8 @@ SHARED = {
     "argmax_parts": 1024,  # what dynamic memory begins at a multiple of
     "combine_256": 2048,
     "combine_more_256": 4096,
+    "combine_most_256": 11264,
+    "combine_turns_256": 4096,
     "heads": 4096,
     "norm_add_norm": 4096,
     "add_norm": 4096,

@@ -33,7 +33,11 @@ ATTEND = dict(
     heads=INT, kv_heads=INT, dim=INT, q_bits=INT, capacity=INT, window=INT, places=INT,
 )  # fmt: skip
 Attend = structure("Attend", **ATTEND)
-Combine = structure("Combine", a=Attend, codes=POINTER, scales=POINTER, made=POINTER)
+Combine = structure(
+    "Combine", a=Attend, codes=POINTER, scales=POINTER, made=POINTER, handed=POINTER
+)
+CHAINS = {"few": "combine_256", "more": "combine_more_256", "most": "combine_most_256"}
+CHAINS["turns"] = "combine_turns_256"
 
 TEXTS = (
     "kv.cuh",
@@ -123,9 +127,9 @@ class Layer:
         return whole if self.window is None else min(whole, (self.window + 126) // 128 + 1)
 
     def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
-        """Rows f32 `[rows, heads * dim]` by `route` "decode", "few", "more", "prefill" or "wide".
+        """Rows f32 `[rows, heads * dim]` by `route` "decode", "prefill", "wide" or one of `CHAINS`.
 
-        "few" and "more" leave what they quantised as `self.quantised`.
+        The last leave what they quantised as `self.quantised`.
         """
         _kept, step = self.step(positions, slots)
         rows, parts = len(q) + spare, -(-self.dim // 32)
@@ -141,16 +145,14 @@ class Layer:
             **self.sizes(), q_bits=20 - int(self.dim - 1).bit_length(),
             window=self.window or 0, places=self.places(),
         )  # fmt: skip
-        if route in ("decode", "few", "more"):
+        if route == "decode" or route in CHAINS:
             units = self.kv_heads * -(-self.heads // self.kv_heads // 16)
             is_one = self.head <= 128 and blocks >= rows * units * self.places()
             kernel = f"decode_{'one' if is_one else 'tiles'}_{self.head}"
             size = bytes_of(self.shim, kernel)
             self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
-        if route in ("few", "more"):
-            self.combine_quantised(
-                {"few": "combine_256", "more": "combine_more_256"}[route], rows, argument
-            )
+        if route in CHAINS:
+            self.combine_quantised(CHAINS[route], rows, argument)
         elif route == "decode":
             grid = (self.heads, rows, parts)
             size = bytes_of(self.shim, "decode_combine")
@@ -165,9 +167,14 @@ class Layer:
         groups = -(-self.heads * self.dim // 256)
         codes = poisoned((rows, groups, 272), np.uint8)
         scales, made = poisoned((rows, groups), np.float32), device(np.zeros(1, np.uint32))
-        argument = Combine(argument, address(codes), address(scales), address(made))
-        self.shim.launch(kernel, (groups, rows), 256, argument, seed=self.seed)
-        assert made[0] == groups * rows
+        handed = device(np.zeros(rows * self.heads * self.dim, np.uint32))
+        arrays = (codes, scales, made, handed)
+        argument = Combine(argument, *map(address, arrays))
+        in_turns = kernel == CHAINS["turns"]
+        blocks = self.heads * self.dim // 32 if in_turns else groups
+        self.shim.launch(kernel, (blocks, rows), 256, argument, seed=self.seed)
+        assert made[0] == blocks * rows
+        assert not handed.any()
         self.quantised = np.array(codes), np.array(scales)
 
     def _prefill(self, route, rows, argument):

@@ -37,6 +37,9 @@ INLINE float taken(u32* from) {  // blocks run one after another
     *from = 0;
     return __uint_as_float(~word);
 }
+INLINE void taken8(u32* from, float (&x)[8]) {
+    for (int i = 0; i < 8; i++) x[i] = taken(from + i);
+}
 INLINE void flag_set(u32* flag) { *flag = 1; }
 INLINE void flag_wait(u32* flag) {  // blocks run one after another
     if (*flag == 0) shim::fail("flag_wait: no block before this one has set it");

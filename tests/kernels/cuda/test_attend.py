@@ -9,6 +9,7 @@ from muser.graph.arithmetic import power_of_two, z
 
 from ..bench import same_bits
 from .layer import (
+    CHAINS,
     TEXTS,
     Attend,
     Layer,
@@ -84,7 +85,7 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
             first += len(span)
         few = list(range(max(end - 1 - turn % 3, 0), end))
         blocks = (1 + turn * 2) << 5 * (turn % 2)  # every other turn one for each tile
-        for route in ("decode", "few", "more") if dim % 32 == 0 else ("decode",):
+        for route in ("decode", *CHAINS) if dim % 32 == 0 else ("decode",):
             compare(layer, route, q[few], few, spare=turn % 3, blocks=blocks)
         many = list(range(max(end - 21, 0), end))
         compare(layer, "prefill", q[many], many, spare=turn)
@@ -95,7 +96,7 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
     assert same_bits(stored.view(np.uint16), layer.keys[0, where].view(np.uint16))
 
 
-@pytest.mark.parametrize("route", ["few", "more"])
+@pytest.mark.parametrize("route", CHAINS)
 @pytest.mark.parametrize(
     ("heads", "kv", "dim", "window"), [s for s in SHAPES if s[2] % 32 == 0] + [(7, 1, 32, 400)]
 )
@@ -296,12 +297,22 @@ def chain(N, M, D, O):  # noqa: N803, E741
     return z((acc / den[..., None]) * power_of_two(X - R + 8)[..., None])[0, 0, 0]
 
 
-@pytest.mark.parametrize("tiles", [1, 7, 8, 9, 23, 24, 25, 49, 128, 192, 193, 513, 1100, 1600])
+MANY = (1, 7, 8, 9, 23, 24, 25, 49, 71, 72, 128, 192, 193, 513, 1100, 1600)
+MOST = {
+    "decode_combine": MANY[-1],
+    CHAINS["more"]: 24,
+    CHAINS["most"]: 72,
+    CHAINS["turns"]: MANY[-1],
+}
+
+
 @pytest.mark.parametrize("reach", [8, 60])
-@pytest.mark.parametrize(("kernel", "dim"), [("decode_combine", 40), ("combine_more_256", 64)])
-def test_the_chain_over_many_tiles(shims, rng, seed, kernel, dim, tiles, reach):
+@pytest.mark.parametrize(
+    ("kernel", "tiles"), [(kernel, n) for kernel, most in MOST.items() for n in MANY if n <= most]
+)
+def test_the_chain_over_many_tiles(shims, rng, seed, kernel, tiles, reach):
     """Made-up tiles; with a reach of 60 binades z acts in most pieces."""
-    shim, heads = shims("sm_80", *TEXTS), 2
+    shim, heads, dim = shims("sm_80", *TEXTS), 2, 40 if kernel == "decode_combine" else 64
     shape = (1, heads, tiles)
     sums = np.zeros((*shape, 4), np.int32)
     sums[..., 0] = rng.integers(-reach, reach, shape) - 3

@@ -16,6 +16,8 @@ CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
         ("matvec.cuh", CONSTANT.format(name="MOST_SLOTS"), shapes.SLOTS),
         ("blocks.cuh", CONSTANT.format(name="TILE_OUTPUTS"), shapes.TILE_OUTPUTS),
         ("attention_few.cuh", CONSTANT.format(name="FEW_TILES"), attending.FEW_TILES),
+        ("attention_few.cuh", CONSTANT.format(name="MORE_TILES"), attending.MORE_TILES),
+        ("attention_few.cuh", CONSTANT.format(name="MOST_TILES"), attending.MOST_TILES),
         ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),
         ("held.cuh", CONSTANT.format(name="HELD_BYTES"), projecting.HELD_BYTES),
         ("batch.cuh", r"sizeof\(Chain\) == (\d+)", shapes.CHAIN),

@@ -16,9 +16,9 @@ SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
 LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
 MOST_ONE = 128  # elements of a head where a thread block may be of one tile
-FEW_TILES, MORE_TILES = 8, 80
-"""That a row sees at most where the chain over them and its quantisation are one launch. The first
-is a bound of its kernel; beyond the second, few thread blocks would take longer than two launches.
+FEW_TILES, MORE_TILES, MOST_TILES = 8, 24, 72
+"""That a row sees at most where a warp has them all at once: bounds of three kernels
+(`attention_few.cuh`). Beyond them warps walk in turns.
 """
 
 
@@ -28,7 +28,13 @@ def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mappin
     return {
         "tile_out": places * -(-spec.head_dim // PART) * PART * F32,
         "tile_sums": places * SUMS,
+        **pieces_room(heads * spec.head_dim, rows),
     }
+
+
+def pieces_room(width: int, rows: int) -> Mapping[str, int]:
+    """What warps that walk in turns hand to the one that quantises; zeros between launches."""
+    return {"pieces": rows * width * F32}
 
 
 def kv_append(low: Lowering, op: KvAppend) -> bool:
@@ -65,6 +71,7 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
     limits, dim = low.shared.limits, cache.spec.head_dim
     is_chunk = low.bucket == CHUNK
     rooms = tile_rooms(cache.spec, limits, op.heads, low.rows)
+    rooms = {name: rooms[name] for name in ("tile_out", "tile_sums")}
     nodes = (op.node,) if gate is None else (op.node, gate.node)
     args = Attend(
         low.row(op.query),
@@ -130,8 +137,8 @@ def most_tiles(low: Lowering, places: int) -> int:
 def combine_quantised(
     low: Lowering, row: Address, codes: Address, scales: Address, made: Address
 ) -> bool:
-    """Lets the chain over not too many tiles, if that was the last launch and made `row`, quantise
-    it in blocks of 256, too. Whether it does.
+    """Lets the chain over tiles, if that was the last launch and made `row`, quantise it in blocks
+    of 256, too. Whether it does.
     """
     last = low.launches[-1] if low.launches else None
     if last is None or not last.label.startswith("decode_combine"):
@@ -139,15 +146,26 @@ def combine_quantised(
     args = last.args
     if not isinstance(args, Attend) or args.out != row or args.dim % PART:
         return False
-    tiles = most_tiles(low, args.places)
-    if tiles > MORE_TILES:
-        return False
     low.launches.pop()
     assert all(at <= len(low.launches) for _, at in low.entries)  # no later launch's
-    groups = -(-args.heads * args.dim // 256)
-    kernel = "combine_256" if tiles <= FEW_TILES else "combine_more_256"
-    low.launch(kernel, (groups, low.rows), 256, Combine(args, codes, scales, made), served=("KV",))
+    width = args.heads * args.dim
+    (pieces,) = low.shared.rooms(pieces_room(width, low.rows))
+    kernel, piece = _chain_of(most_tiles(low, args.places))
+    args = Combine(args, codes, scales, made, pieces)
+    low.launch(kernel, (-(-width // piece), low.rows), 256, args, served=("KV",))
     return True
+
+
+def _chain_of(tiles: int) -> tuple[str, int]:
+    """The kernel for rows that see at most so many, and how many elements a block of it makes."""
+    for most, name in (
+        (FEW_TILES, "combine_256"),
+        (MORE_TILES, "combine_more_256"),
+        (MOST_TILES, "combine_most_256"),
+    ):
+        if tiles <= most:
+            return name, 256
+    return "combine_turns_256", PART
 
 
 def _prefill(low: Lowering, op: Attention, cache: CachePlane, args: Attend) -> None:

@@ -78,7 +78,13 @@ class Attend(ctypes.Structure):
 class Combine(ctypes.Structure):
     """`attention::Combine`."""
 
-    _fields_ = (("a", Attend), ("codes", Pointer), ("scales", Pointer), ("made", Pointer))
+    _fields_ = (
+        ("a", Attend),
+        ("codes", Pointer),
+        ("scales", Pointer),
+        ("made", Pointer),
+        ("handed", Pointer),
+    )
 
 
 class Place(ctypes.Structure):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from muser.devices.cuda.attending import FEW_TILES, MORE_TILES
+from muser.devices.cuda.attending import FEW_TILES, MOST_TILES
 from muser.devices.cuda.buckets import FEW
 from muser.devices.cuda.card import Card, Recording
 from muser.devices.cuda.lowering import Lowering, Shared
@@ -18,7 +18,7 @@ from muser.graph import Op, TakeRows
 from muser.graph.arithmetic import TILE
 from muser.kernels import bucket_of
 
-REACHES = (FEW_TILES * TILE, MORE_TILES * TILE)  # positions; see `attending.py`
+REACHES = (FEW_TILES * TILE, MOST_TILES * TILE)  # positions; see `attending.py`
 FIRST = 24  # launches and copies of few rows that are queued before the others
 
 

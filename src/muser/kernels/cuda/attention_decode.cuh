@@ -4,7 +4,7 @@
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
 //            256, shared decode_tiles_*_bytes (128: 108,672, on sm_80 and sm_120 75,904; two blocks a
 //            multiprocessor).
-// decode_one_64, _128: the same where each block has one tile of few: grid as many as there can be tiles, block 256,
+// decode_one_64, _128: the same where each block has one tile at most: grid as many as there can be tiles, block 256,
 //            shared decode_one_*_bytes (128: 75,904).
 //            reads q, the cache, v_steps; writes tile_out, tile_sums. A score beyond 2^22 is reported.
 // decode_combine: grid (heads, most rows of the bucket, ceil(dim / 32)), block 256, shared
@@ -496,7 +496,7 @@ INLINE void decode_one(const Attend& a, u8* shared) {
 // --- the chain ---
 // acc is a multiple of 2^(least M so far - X): while the M of a head span at most 40 binades z cannot
 // act, acc·2^k is exact, and a step is one fma. Otherwise z is applied as written. den never falls below
-// 2^20, so its steps are one fma always. A warp holds RUN tiles in registers and walks over them; a row that
+// 2^20, so its steps are one fma always. In turns a warp holds RUN tiles in registers and walks over them; a row that
 // sees no more is one warp's alone, and the block has as many parts. Else the maxima of all runs are found
 // first, the warps of a block walk in turn, and each has its next tiles under way while the others walk.
 constexpr int RUN = 24, RUNS = 8, TOPS = 64;
@@ -505,7 +505,7 @@ struct Powers {  // R, X and the least M of some tiles
     int r, x, low;
 };
 template <int N>
-struct __align__(16) Scales {  // of the N tiles of a run, at most 32; beyond them a step changes nothing
+struct __align__(16) Scales {  // of the N tiles of a run; beyond them a step changes nothing
     float acc[N], out[N];   // 2^(X - X'), 2^(M - X')
     float den[N], term[N];  // 2^(R - R'), f(D)·2^(N - R')
 };
@@ -516,18 +516,19 @@ struct Chain {
 };
 template <int N>
 struct Stretch {  // tiles of a warp
+    static constexpr int EACH = (N + 31) / 32;  // that a lane has the sums of, one after another
     int count;
-    int n, m, d;   // N, M, f(D) of a tile, one a lane
-    float out[N];  // f(O), an element a lane
-    int r, x;  // of the lanes before this one
+    int n[EACH], m[EACH], d[EACH];  // N, M, f(D) of those tiles
+    float out[N];                   // f(O), an element a lane
+    int r, x;                       // of the lanes before this one
 };
 
 INLINE Powers join(const Powers& a, const Powers& b) { return {max(a.r, b.r), max(a.x, b.x), min(a.low, b.low)}; }
 
-// f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles. Of a long array fewer at
-// a time, or what they are multiplied with takes too many registers.
+// f(i) for the AHEAD elements from i of an array that stays in registers, as far as there are tiles. What they are multiplied
+// with is read together and waited for once; of a long array fewer at a time, since that takes registers, too.
 template <int N>
-constexpr int AHEAD = N > 8 ? 4 : 8;
+constexpr int AHEAD = N > 32 ? 4 : N;
 template <int N, class F>
 INLINE void each_ahead(int count, F f) {
 #pragma unroll
@@ -537,28 +538,41 @@ INLINE void each_ahead(int count, F f) {
     }
 }
 
-// From `sums` of the lane's tile and `out` of its element of the first.
+// From `sums` of the lane's first tile, and `out` of its element of the first of all.
 template <int N>
 INLINE void load_run(Stretch<N>& run, const int4* sums, const float* out, int lane) {
-    int4 s = make_int4(NEVER, NEVER, 0, 0);
-    if (lane < run.count) s = *sums;
-    run.n = s.x, run.m = s.y, run.d = s.z;
-    each_ahead<N>(run.count, [&](int i) {
+    constexpr int EACH = Stretch<N>::EACH;
 #pragma unroll
-        for (int j = i; j < i + AHEAD<N>; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
+    for (int j = 0; j < EACH; j++) {
+        int4 s = make_int4(NEVER, NEVER, 0, 0);
+        if (lane * EACH + j < run.count) s = sums[j];
+        run.n[j] = s.x, run.m[j] = s.y, run.d[j] = s.z;
+    }
+    each_ahead<N>(run.count, [&](int i) {
+        bool whole = N > 32 && i + AHEAD<N> <= run.count;
+#pragma unroll
+        for (int j = i; whole && j < i + AHEAD<N>; j++) run.out[j] = out[j * 32];
+#pragma unroll
+        for (int j = i; !whole && j < i + AHEAD<N>; j++) run.out[j] = j < run.count ? out[j * 32] : 0.0f;
     });
 }
 
 // The maxima before each lane's tiles, and those of all.
 template <int N>
 INLINE Powers scan_run(Stretch<N>& run, int lane) {
-    int r = run.n, x = run.m, low = lane < run.count ? run.m : -NEVER;
+    constexpr int EACH = Stretch<N>::EACH;
+    int r = NEVER, x = NEVER, low = -NEVER, lanes = (run.count + EACH - 1) / EACH;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        r = max(r, run.n[j]), x = max(x, run.m[j]);
+        low = min(low, lane * EACH + j < run.count ? run.m[j] : -NEVER);
+    }
 #pragma unroll 1
-    for (int i = 1; i < run.count; i <<= 1) {
+    for (int i = 1; i < lanes; i <<= 1) {
         r = max(r, __shfl_up_sync(~0u, r, i));
         x = max(x, __shfl_up_sync(~0u, x, i));
     }
-    int last = max(run.count - 1, 0);
+    int last = max(lanes - 1, 0);
     Powers all = {__shfl_sync(~0u, r, last), __shfl_sync(~0u, x, last), __reduce_min_sync(~0u, low)};
     run.r = __shfl_up_sync(~0u, r, 1), run.x = __shfl_up_sync(~0u, x, 1);
     if (lane == 0) run.r = run.x = NEVER;
@@ -568,13 +582,19 @@ INLINE Powers scan_run(Stretch<N>& run, int lane) {
 // The powers of two of a run behind tiles whose maxima are `before`; f(O) gets its own.
 template <int N>
 INLINE void scale_run(Scales<N>& to, Stretch<N>& run, const Powers& before, int lane) {
-    int r = max(before.r, run.r), x = max(before.x, run.x), r2 = max(r, run.n), x2 = max(x, run.m);
-    bool there = lane < run.count;
-    if (lane < N) {
-        to.acc[lane] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
-        to.out[lane] = there ? shift(run.m - x2) : 0.0f;
-        to.den[lane] = there ? shift(r - r2) : 1.0f;
-        to.term[lane] = there ? mul1(__uint_as_float((u32)run.d), shift(run.n - r2)) : 0.0f;
+    constexpr int EACH = Stretch<N>::EACH;
+    int r = max(before.r, run.r), x = max(before.x, run.x);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        int tile = lane * EACH + j, r2 = max(r, run.n[j]), x2 = max(x, run.m[j]);
+        bool there = tile < run.count;
+        if (tile < N) {
+            to.acc[tile] = there ? shift(x - x2) : 1.0f;  // before the first tile acc and den are 0
+            to.out[tile] = there ? shift(run.m[j] - x2) : 0.0f;
+            to.den[tile] = there ? shift(r - r2) : 1.0f;
+            to.term[tile] = there ? mul1(__uint_as_float((u32)run.d[j]), shift(run.n[j] - r2)) : 0.0f;
+        }
+        r = r2, x = x2;
     }
     __syncwarp();
     const float4* out = (const float4*)to.out;
@@ -619,33 +639,33 @@ INLINE void walk(const Scales<N>& c, const Stretch<N>& run, const Powers& all, f
 
 // Of the tiles of a run, one a lane.
 INLINE Powers top_of_run(const int4* sums, int count, int lane) {
-    bool there = lane < min(count, RUN);
-    int4 s = make_int4(NEVER, NEVER, 0, 0);
-    if (there) s = sums[lane];
-    int low = there ? s.y : -NEVER;
+    int2 s = make_int2(NEVER, NEVER);
+    if (lane < min(count, RUN)) s = *(const int2*)(sums + lane);
+    int low = s.y == NEVER ? -NEVER : s.y;
     return {__reduce_max_sync(~0u, s.x), __reduce_max_sync(~0u, s.y), __reduce_min_sync(~0u, low)};
 }
 
-INLINE void combine(const Attend& a, u8* shared) {
-    Chain& mem = *(Chain*)shared;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x, row = blockIdx.y, parts = gridDim.z;
-    touch(a);
-    next_kernel_may_start();
-    int rows = *a.step.count;
-    Span seen = visible(a, row);  // also of a row beyond them: the loads go together
-    int tiles = last_tile(seen) - first_tile(seen), runs = (tiles + RUN - 1) / RUN;
-    bool alone = tiles <= RUN, gated = a.gate;
-    int part = alone ? (int)blockIdx.z * RUNS + warp : (int)blockIdx.z, x = part * 32 + lane, own = alone ? 0 : warp;
-    size_t at = (size_t)row * a.heads + head, element = at * a.dim + x;
+// What a block walks over: parts of a head that have warps there, `alone`, or one in turns.
+struct Walk {
+    int row, head, part, tiles;
+    bool is_there, alone;
+};
+
+// done(element of the row, what it is) by the warp that has walked over the last tile, every lane its element, if it has one.
+template <class Done>
+INLINE void walk_in_turns(const Attend& a, Chain& mem, const Walk& w, Done done) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, parts = (a.dim + 31) / 32, tiles = w.tiles;
+    int x = w.part * 32 + lane, own = w.alone ? 0 : warp, runs = (tiles + RUN - 1) / RUN;
+    size_t at = (size_t)w.row * a.heads + w.head, element = at * a.dim + x;
     const int4* sums = a.tile_sums + at * a.places;
-    const float* out = a.tile_out + (at * parts + part) * a.places * 32 + lane;
+    const float* out = a.tile_out + (at * parts + w.part) * a.places * 32 + lane;
     const float* gate = a.gate + element;
-    bool there = row < rows && part < parts;
-    if (there && own * RUN + lane < tiles) will_read(sums + own * RUN + lane);
-    if (there && own * RUN < tiles) will_read(out + (size_t)own * (RUN * 32));
-    if (there && gated && x < a.dim) will_read(gate);
+    bool gated = a.gate;
+    if (w.is_there && own * RUN + lane < tiles) will_read(sums + own * RUN + lane);
+    if (w.is_there && own * RUN < tiles) will_read(out + (size_t)own * (RUN * 32));
+    if (w.is_there && gated && x < a.dim) will_read(gate);
     previous_kernel_done();
-    if (!there) return;
+    if (!w.is_there) return;
     Stretch<RUN> run;
     Scales<RUN>& scales = mem.scales[warp];
     Powers before = {NEVER, NEVER, -NEVER};
@@ -659,9 +679,9 @@ INLINE void combine(const Attend& a, u8* shared) {
 #pragma unroll 1
     for (int first = 0; first < runs; first += TOPS) {  // `before`: of the runs before these
         int here = min(TOPS, runs - first), joined = 0;
-        if (!alone) {
+        if (!w.alone) {
             const int4* from = sums + first * RUN;
-#pragma unroll 2
+#pragma unroll 4
             for (int i = warp; i < here; i += RUNS) {
                 Powers top = top_of_run(from + i * RUN, tiles - (first + i) * RUN, lane);
                 if (lane == 0) mem.tops[i] = top;
@@ -681,8 +701,9 @@ INLINE void combine(const Attend& a, u8* shared) {
             }
             walk(scales, run, all, acc, den);
             if (first + i + 1 == runs) {
-                if (x < a.dim) finish(a, acc, den, all.x - all.r + 8, open, element, row);
-                return;
+                float v = 0.0f;
+                if (x < a.dim) v = finish(a, acc, den, all.x - all.r + 8, open, element, w.row);
+                return done(w.head * a.dim + x, v);
             }
             mem.acc[lane] = acc;
             __syncwarp();  // all lanes have read it
@@ -695,6 +716,19 @@ INLINE void combine(const Attend& a, u8* shared) {
         for (; joined < TOPS; joined++) before = join(before, mem.tops[joined]);
         __syncthreads();
     }
+}
+
+INLINE void combine(const Attend& a, u8* shared) {
+    int warp = threadIdx.x / 32, row = blockIdx.y, parts = gridDim.z;
+    touch(a);
+    next_kernel_may_start();
+    int rows = *a.step.count;
+    Span seen = visible(a, row);  // also of a row beyond them: the loads go together
+    int tiles = last_tile(seen) - first_tile(seen);
+    bool alone = tiles <= RUN;
+    int part = alone ? (int)blockIdx.z * RUNS + warp : (int)blockIdx.z;
+    Walk w = {row, (int)blockIdx.x, part, tiles, row < rows && part < parts, alone};
+    walk_in_turns(a, *(Chain*)shared, w, [](int, float) {});
 }
 }  // namespace attention
 
@@ -724,7 +758,7 @@ KERNEL BOUNDS(256, 4) decode_one_128(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::decode_one<128>(a, shared);
 }
-KERNEL BOUNDS(256, 4) decode_combine(attention::Attend a) {
+KERNEL BOUNDS(256, 2) decode_combine(attention::Attend a) {
     SHARED_BYTES(shared);
     attention::combine(a, shared);
 }

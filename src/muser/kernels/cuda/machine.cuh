@@ -131,6 +131,20 @@ INLINE float taken(u32* from) {
     return __uint_as_float(~word);
 }
 
+// Eight of them, side by side, that are looked at together.
+INLINE void taken8(u32* from, float (&x)[8]) {
+    u32 words[8], all;
+    do {
+        all = ~0u;
+#pragma unroll
+        for (int i = 0; i < 8; i++) ASM("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(words[i]) : "l"(from + i) : "memory");
+#pragma unroll
+        for (int i = 0; i < 8; i++) all = min(all, words[i]);
+    } while (all == 0);
+#pragma unroll
+    for (int i = 0; i < 8; i++) from[i] = 0, x[i] = __uint_as_float(~words[i]);
+}
+
 // A count in shared memory by which warps of a block tell others how far they are.
 INLINE void count_set(u32* count, u32 to) {
     ASM("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(count)), "r"(to) : "memory");
