@@ -64,6 +64,9 @@ def check(card):
         assert use.shared + shape.shared <= card.facts.shared, (symbol, shape)
         assert min(shape.grid) > 0, symbol
         assert max(shape.grid[1:]) < 65_536, symbol
+        if symbol.startswith("decode_") and shape.grid[0] <= card.facts.processors:
+            is_chain = symbol == "decode_combine"
+            assert is_chain or 2 * shape.shared > card.facts.shared, symbol  # has it alone
 
 
 def play(card, architecture, graph, weights):

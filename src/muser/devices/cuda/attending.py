@@ -16,6 +16,7 @@ SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
 LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
 MOST_ONE = 128  # elements of a head where a thread block may be of one tile
+SPARSE = 1.25  # tiles a multiprocessor, up to which a thread block has one by itself
 FEW_TILES, MORE_TILES, MOST_TILES = 8, 24, 72
 """That a row sees at most where a warp has them all at once: bounds of three kernels
 (`attention_few.cuh`). Beyond them warps walk in turns.
@@ -103,21 +104,27 @@ def _decode(
     low: Lowering, op: Attention, cache: CachePlane, args: Attend, nodes: tuple[str, ...]
 ) -> None:
     """Where rows see few tiles, no more thread blocks than those: all have to begin before the next
-    launch can, and they find room only where the projection before them has ended. Where each
-    block has one tile of few, that is a kernel of its own.
+    launch can, and they find room only where the projection before them has ended. Where they are
+    about as many as multiprocessors, none has two, which would share its way to memory: they take
+    more than half of its shared memory each. Of one tile at most, they have a kernel of their own.
     """
-    head, grid = head_size(cache.spec.head_dim), 2 * low.processors
+    head = head_size(cache.spec.head_dim)
     units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
     seen = most_tiles(low, args.places)
     most = low.rows * units * seen
-    is_one = seen <= FEW_TILES and most <= grid and head <= MOST_ONE
+    is_alone = most <= SPARSE * low.processors
+    grid = low.processors if is_alone else 2 * low.processors
+    is_one = most <= grid and head <= MOST_ONE and (is_alone or seen <= FEW_TILES)
     tiles = f"decode_one_{head}" if is_one else f"decode_tiles_{head}"
+    shared = low.bytes_of(tiles)
+    if is_alone:
+        shared = max(shared, low.shared.card.facts.shared // 2 + 1024)
     low.launch(
         tiles,
         (min(most, grid),),
         256,
         args,
-        shared=low.bytes_of(tiles),
+        shared=shared,
         served=("KV",),
         caches=(op.layer,),
     )
