@@ -67,14 +67,14 @@ _REGISTERS = {
     48: (
         "argmax",
         "add_norm",
-        "quantise_32",
-        "grid_rows",
         "read_through",
     ),
     56: (
         "heads",
         "combine_256",
         "quantise_256",
+        "quantise_32",
+        "grid_rows",
         "norm_add_norm",
         "norm_tiles_k",
         "norm_tiles_32",

@@ -34,7 +34,13 @@ ATTEND = dict(
 )  # fmt: skip
 Attend = structure("Attend", **ATTEND)
 Combine = structure(
-    "Combine", a=Attend, codes=POINTER, scales=POINTER, made=POINTER, handed=POINTER
+    "Combine",
+    a=Attend,
+    codes=POINTER,
+    scales=POINTER,
+    made=POINTER,
+    together=INT,
+    handed=POINTER,
 )
 CHAINS = {"few": "combine_256", "more": "combine_more_256", "most": "combine_most_256"}
 CHAINS["turns"] = "combine_turns_256"
@@ -76,7 +82,7 @@ class Layer:
         self.k, self.v = (device(np.zeros((*shape, dim), np.float16)) for _ in range(2))
         self.v_steps = device(np.zeros(shape, np.int8))
         self.fault = device(np.full(1, 2**64 - 1, np.uint64))
-        self.seed = 0
+        self.seed, self.together = 0, False  # whether quantised rows lie side by side
         self.keys, self.values = (
             np.zeros((slots, context, kv_heads, dim), np.float16) for _ in range(2)
         )
@@ -165,17 +171,19 @@ class Layer:
     def combine_quantised(self, kernel, rows, argument):
         """Launch what walks the chain and quantises the rows: they become `self.quantised`."""
         groups = -(-self.heads * self.dim // 256)
-        codes = poisoned((rows, groups, 272), np.uint8)
-        scales, made = poisoned((rows, groups), np.float32), device(np.zeros(1, np.uint32))
+        shape = (groups, rows) if self.together else (rows, groups)
+        codes, scales = poisoned((*shape, 272), np.uint8), poisoned(shape, np.float32)
+        made = device(np.zeros(1, np.uint32))
         handed = device(np.zeros(rows * self.heads * self.dim, np.uint32))
-        arrays = (codes, scales, made, handed)
-        argument = Combine(argument, *map(address, arrays))
+        arrays = map(address, (codes, scales, made))
+        argument = Combine(argument, *arrays, rows if self.together else 1, address(handed))
         in_turns = kernel == CHAINS["turns"]
         blocks = self.heads * self.dim // 32 if in_turns else groups
         self.shim.launch(kernel, (blocks, rows), 256, argument, seed=self.seed)
         assert made[0] == blocks * rows
         assert not handed.any()
-        self.quantised = np.array(codes), np.array(scales)
+        turned = (0, 1) if self.together else (0, 0)
+        self.quantised = np.array(codes.swapaxes(*turned)), np.array(scales.swapaxes(*turned))
 
     def _prefill(self, route, rows, argument):
         ratio, wide = self.heads // self.kv_heads, route == "wide"

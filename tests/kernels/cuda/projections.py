@@ -65,6 +65,7 @@ class Quantise(Structure):
         count=c_void_p,
         faults=c_void_p,
         made=c_void_p,
+        together=c_int,
         held=c_int,
     )
 
@@ -168,19 +169,20 @@ def source_of(x, kind=PLAIN, **more):
     return source
 
 
-def quantised(shim, family, source, count, rows, seed=0, word=None, made=None):
-    """Codes, scales and the fault word of `rows` rows. `made` counts the thread blocks."""
+def quantised(shim, family, source, count, rows, seed=0, word=None, made=None, together=False):
+    """Codes, scales and the fault word of `rows` rows. `made` counts the thread blocks.
+
+    `together`: the same group of all rows side by side.
+    """
     width = source.width
     if family == "grid":
-        blocks = -(-width // 128)
-        codes, scales = (
-            poisoned((rows, blocks, 256), np.uint8),
-            poisoned((rows, blocks), np.float32),
-        )
+        units, blocks, size = -(-width // 128), -(-width // 128), 256
     else:
-        groups = -(-width // 256)
-        codes = poisoned((rows, groups, 272), np.uint8)
-        scales = poisoned((rows, groups * (256 // int(family))), np.float32)
+        units, size = -(-width // 256), 272
+        blocks = units * (256 // int(family))
+    turn = slice(None, None, -1 if together else 1)
+    codes = poisoned((*(rows, units)[turn], size), np.uint8)
+    scales = poisoned((rows, blocks)[turn], np.float32)
     n = device(np.array([count], np.int32))
     word = device(np.full(1, 2**64 - 1, np.uint64)) if word is None else word
     made = device(np.zeros(1, np.uint32)) if made is None else made
@@ -189,7 +191,7 @@ def quantised(shim, family, source, count, rows, seed=0, word=None, made=None):
     has_weights = source.weight and (not source.branch_norm or source.branch_weight)
     groups = -(-width // 256)
     held = (groups <= 32) * (16 << (groups > 16)) if has_weights and width % 256 == 0 else 0
-    argument = Quantise(source, *values, held)
+    argument = Quantise(source, *values, rows if together else 1, held)
     name = "grid_rows" if family == "grid" else f"quantise_{family}"
     if source.kind != PLAIN:
         shared = 2048 * groups + 2592 * held if held else 1024 * groups
@@ -252,7 +254,7 @@ def shared_bytes(weights, plan, gated):
 
 
 def padded(family, size):
-    step = {"256": 16, "32": 32, "grid": 64}[family]
+    step = {"256": size, "32": 32, "grid": 64}[family]
     return (-(-size // step) | 1) * step
 
 
@@ -277,7 +279,8 @@ def project(shim, weights, source, plan, batch=False, **more):
     if source.kind != READY:
         family, width = weights[0].family, source.width
         many = (plan.count, plan.rows, plan.seed, word, made)
-        codes, scales, _ = quantised(shim, family, source, *many)
+        together = batch and family == "256"
+        codes, scales, _ = quantised(shim, family, source, *many, together=together)
         source, makers = source_of(None, READY, codes=codes, scales=scales, width=width), made[0]
     if not plan.late:
         made[0] = 0

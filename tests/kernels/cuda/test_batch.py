@@ -43,7 +43,8 @@ def same(actual, expected):
 
 def ready(shim, family, x, rows=16, seed=0):
     """The first rows of `x`, quantised by their own kernel; the others are garbage."""
-    codes, scales, _ = p.quantised(shim, family, p.source_of(device(x)), len(x), rows, seed)
+    source, together = p.source_of(device(x)), family == "256"
+    codes, scales, _ = p.quantised(shim, family, source, len(x), rows, seed, together=together)
     return p.source_of(None, p.READY, codes=codes, scales=scales, width=x.shape[1])
 
 

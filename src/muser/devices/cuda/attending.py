@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from muser.devices.cuda.arena import F32, CachePlane, tiles_of
-from muser.devices.cuda.buckets import CHUNK
+from muser.devices.cuda.buckets import CHUNK, rows_together
 from muser.devices.cuda.card import Address
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.structs import Append, Attend, Combine
@@ -158,7 +158,7 @@ def combine_quantised(
     width = args.heads * args.dim
     (pieces,) = low.shared.rooms(pieces_room(width, low.rows))
     kernel, piece = _chain_of(most_tiles(low, args.places))
-    args = Combine(args, codes, scales, made, pieces)
+    args = Combine(args, codes, scales, made, rows_together(low.bucket, 256), pieces)
     low.launch(kernel, (-(-width // piece), low.rows), 256, args, served=("KV",))
     return True
 

@@ -22,6 +22,13 @@ def rows_of(bucket: str, limits: Limits) -> int:
     return limits.chunk if bucket == CHUNK else min(int(bucket), limits.chunk)
 
 
+def rows_together(bucket: str, block: int) -> int:
+    """Rows quantised in blocks of so many elements whose groups lie side by side, for the next
+    projection (`quantise.cuh`).
+    """
+    return MOST_FEW if bucket == FEW[-1] and block == 256 else 1
+
+
 def head_rows(limits: Limits) -> int:
     """The most rows that a tail has."""
     return min(HEAD_ROWS, limits.chunk)

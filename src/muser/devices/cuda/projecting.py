@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from muser.devices.cuda.arena import F32
 from muser.devices.cuda.attending import combine_quantised
-from muser.devices.cuda.buckets import MOST_FEW
+from muser.devices.cuda.buckets import MOST_FEW, rows_together
 from muser.devices.cuda.card import Address
 from muser.devices.cuda.layouts import APART, GRID_BYTES, TILE_OUTPUTS, unit_bytes
 from muser.devices.cuda.lowering import Lowering, inverse_of
@@ -247,6 +247,7 @@ def quantised(low: Lowering, op: Project, block: int, source: Source) -> Source:
         return Source(codes=codes, scales=scales, kind=READY, width=width)
     low.entry_of(f"{op.source} in blocks of {block}")
     args = Quantise(source, codes, scales, low.count_at, low.step.back, made)
+    args.together = rows_together(low.bucket, block)
     if source.kind == PLAIN:
         grid = low.rows, -(-width // (256 * QUANTISE_WARPS))
         low.launch(QUANTISERS[block], grid, 32 * QUANTISE_WARPS, args)

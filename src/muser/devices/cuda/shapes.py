@@ -117,8 +117,8 @@ def matvec_shape(
 
 UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 """Of a batch: units of a job, by the elements of a quantised block."""
-STEPS: Mapping[int, int] = MappingProxyType({256: 16, 32: 32, GRID_BLOCK: 64})
-"""Of a batch: a row in shared memory has an odd number of these bytes."""
+STEPS: Mapping[int, int] = MappingProxyType({32: 32, GRID_BLOCK: 64})
+"""Of a batch: a row in shared memory has an odd number of these bytes, where rows lie apart."""
 WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
 STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
@@ -148,7 +148,7 @@ def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: boo
 
     def form(warps: int, stages: int, cut: int, part: int) -> Form | None:
         is_cut = cut * COPIES < units
-        rows = 16 * _odd(STEPS[block], (cut if is_cut else units) * row)
+        rows = 16 * _pitch(block, (cut if is_cut else units) * row)
         need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * part
         if need > room:
             return None
@@ -176,7 +176,10 @@ def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: boo
     raise too_wide(layouts[0].width)
 
 
-def _odd(step: int, size: int) -> int:
+def _pitch(block: int, size: int) -> int:
+    if block not in STEPS:
+        return size
+    step = STEPS[block]
     count = -(-size // step)
     return step * (count + 1 - count % 2)
 

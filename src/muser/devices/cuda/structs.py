@@ -83,6 +83,7 @@ class Combine(ctypes.Structure):
         ("codes", Pointer),
         ("scales", Pointer),
         ("made", Pointer),
+        ("together", Int),
         ("handed", Pointer),
     )
 
@@ -135,6 +136,7 @@ class Quantise(ctypes.Structure):
         ("count", Pointer),
         ("faults", Pointer),
         ("made", Pointer),
+        ("together", Int),
         ("held", Int),
     )
 

@@ -16,9 +16,15 @@ struct Combine {
     Attend a;
     u8* codes;
     float* scales;
-    u32* made;    // as in Quantise
-    u32* handed;  // combine_turns_256: a word an element, zeros between launches
+    u32* made;     // this and the next as in Quantise
+    int together;
+    u32* handed;   // combine_turns_256: a word an element, zeros between launches
 };
+
+INLINE Made quantised_row(const Combine& c, int row, int groups) {
+    size_t first = (size_t)row * (c.together == 1 ? groups : 1);
+    return {c.codes + first * CODES_PITCH, c.scales + first, c.together};
+}
 
 // Element i of a row, by the thread whose `aside` is a word of shared memory.
 template <int N>
@@ -65,7 +71,7 @@ INLINE void combine_and_quantise(const Combine& c) {
     if (!is_there || threadIdx.x >= 32) return;
     float w[8];
     load8(made, 8 * (int)threadIdx.x, GROUP, w);
-    quantise_group<256>(w, top_of(w), group, c.codes + (size_t)row * groups * CODES_PITCH, c.scales + (size_t)row * groups);
+    quantise_group<256>(w, top_of(w), group, quantised_row(c, row, groups));
 }
 
 // 32 elements that a warp has made, to the one that has the last 32 of 256; it is of the last of their blocks to begin, so all
@@ -80,7 +86,7 @@ INLINE void hand_to_last(const Combine& c, int row, int i, float v) {
     float w[8] = {};
     if (group * GROUP + 8 * lane < width) taken8(words + group * GROUP + 8 * lane, w);
     __syncwarp();
-    quantise_group<256>(w, top_of(w), group, c.codes + (size_t)row * groups * CODES_PITCH, c.scales + (size_t)row * groups);
+    quantise_group<256>(w, top_of(w), group, quantised_row(c, row, groups));
 }
 
 INLINE void combine_in_turns(const Combine& c) {

@@ -10,16 +10,18 @@
 //       block, those of gate and up both:
 //         W·stages·stage_bytes                stage_bytes: one tile, the largest of the parts
 //       + 4·S < U ? 4·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
+//         (batch_256: 4·S < U ? 4·S·16·272 : U·16·272)
 //       + 64·N                                the rows' scales
 //       + 1040·P                              chains, and how far they are
 //       + 16·T
-//       pitch(n): n rounded up to an odd number of 16, batch_32 of 32, batch_grid of 64
-//     reads weights and *count before the kernel before has ended; then source.codes, source.scales
+//       pitch(n): n rounded up to an odd number of 32, batch_grid of 64
+//     reads weights and *count before the kernel before has ended; then source.codes, source.scales: batch_256 as
+//     `together` = 16 of quantise.cuh leaves them
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A thread block owns whole tiles: those that begin in its share. The rows come in slices, so that the first products
-// need the first one only; where the rows do not fit, slices take turns. The t_b are made in any order, chains in
-// theirs.
+// A thread block owns whole tiles: those that begin in its share. The rows come in slices (those of batch_256 in one copy
+// each), so that the first products need the first one only; where the rows do not fit, slices take turns. The t_b are made in
+// any order, chains in theirs.
 //   Runs, where all of the rows fit and there is a tile for each warp: all units, tile by tile, are cut into W
 //     pieces, and a warp keeps the chain of its piece in registers. The totals of the tile in which its piece ends it
 //     makes first and hands to the next warp, which goes on with them last.
@@ -48,19 +50,30 @@ INLINE u8* at_byte(int offset) {
     return shared + offset;
 }
 
+// Bytes from a unit of a row to the next. TOGETHER: the same unit of all sixteen rows side by side, 272 bytes each, so that
+// eight rows meet no bank twice; else rows are an odd number of STEPs apart.
 struct B256 : K256 {
-    static constexpr int SPAN = 2, STEP = 16;
+    static constexpr bool TOGETHER = true;
+    static constexpr int SPAN = 2, STEP = 16, NEXT = 16 * ROW_BYTES;
 };
 struct B32 : K32 {
-    static constexpr int SPAN = 1, STEP = 32;
+    static constexpr bool TOGETHER = false;
+    static constexpr int SPAN = 1, STEP = 32, NEXT = ROW_BYTES;
 };
 struct BGrid : Grid {
-    static constexpr int SPAN = 2, STEP = 64;
+    static constexpr bool TOGETHER = false;
+    static constexpr int SPAN = 2, STEP = 64, NEXT = ROW_BYTES;
 };
 
+// Bytes of `units` units of all rows in shared memory, and from one row to the next.
 template <typename Form>
-INLINE int padded(int bytes) {  // an odd number of STEPs: eight rows then meet no bank twice
-    return ((bytes + Form::STEP - 1) / Form::STEP | 1) * Form::STEP;
+INLINE int pitch_of(int units) {
+    int bytes = units * Form::ROW_BYTES;
+    return Form::TOGETHER ? Form::ROW_BYTES : ((bytes + Form::STEP - 1) / Form::STEP | 1) * Form::STEP;
+}
+template <typename Form>
+INLINE int rows_bytes(int units) {
+    return Form::TOGETHER ? units * Form::NEXT : 16 * pitch_of<Form>(units);
 }
 
 INLINE uint2 pair_of(const u8* p) { return *(const uint2*)p; }
@@ -115,13 +128,12 @@ INLINE void load_codes(u32 (&a)[4], const u8* tile, int bytes, int at) {
 struct Rows256 {
     u32 codes;
     const u8* sums;
-    int eight;  // bytes from one row to the eighth behind it
-    MEMBER void next(int units) { codes += (u32)(units * CODES_PITCH), sums += units * CODES_PITCH; }
+    MEMBER void next(int units) { codes += (u32)(units * B256::NEXT), sums += units * B256::NEXT; }
 };
-INLINE Rows256 rows_at(B256, const u8* q, int pitch) {
+INLINE Rows256 rows_at(B256, const u8* q, int) {
     int lane = threadIdx.x % 32;
-    return {shared_address(q) + (u32)((lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16),
-            q + lane / 4 * pitch + GROUP + 4 * own_pair(), 8 * pitch};
+    return {shared_address(q) + (u32)((lane % 8 + lane / 16 * 8) * CODES_PITCH + lane / 8 % 2 * 16),
+            q + lane / 4 * CODES_PITCH + GROUP + 4 * own_pair()};
 }
 INLINE void load_rows(u32 (&b)[4], u32 codes, int k) { load_matrix4(b, codes + (u32)(32 * k)); }
 
@@ -139,7 +151,7 @@ INLINE void min_sums(float (&m)[2][4], const uint4& head, const uint4& head8, co
     u32 low = own_mins(head), high = own_mins(head8), a[4] = {low, high, low, high};
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        u32 w = *(const u32*)(rows.sums + n * rows.eight);
+        u32 w = *(const u32*)(rows.sums + n * 8 * CODES_PITCH);
         u32 l = fma_halves((w & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe400e400u);         // · 1 − 1024
         u32 h = fma_halves((w >> 4 & 0x03ff03ffu) ^ 0x66006600u, 0x4c004c00u, 0xf600f600u);  // · 16 − 24576
         m[n][0] = m[n][1] = m[n][2] = m[n][3] = 0.0f;
@@ -412,15 +424,15 @@ INLINE void know_work(const Matvec& a, int warps) {
     b.slice = min(a.slice, b.jobs * Form::SPAN);
     b.span = b.slice / Form::SPAN, b.slices = (int)((u32)(b.jobs + b.span - 1) / (u32)b.span);
     bool cut = b.slices > COPIES;
-    b.pitch = padded<Form>((cut ? b.slice : units) * Form::ROW_BYTES);
-    b.step = cut ? 16 * b.pitch : b.slice * Form::ROW_BYTES;
+    b.pitch = pitch_of<Form>(cut ? b.slice : units);
+    b.step = cut ? rows_bytes<Form>(b.slice) : b.slice * Form::NEXT;
     b.tiles = starts[PARTS], b.pass = a.pass;
     b.again = cut ? b.slices : 0;
     b.rounds = b.tiles ? b.slices : 0;
 #pragma unroll 1
     for (int i = b.pass; i < b.tiles; i += b.pass) b.rounds += b.again;
     b.rows = warps * a.stages * a.stage_bytes;
-    b.scales = b.rows + (cut ? COPIES : 1) * 16 * b.pitch;
+    b.scales = b.rows + (cut ? COPIES * b.step : rows_bytes<Form>(units));
     b.chains = b.scales + 64 * b.blocks;
     b.list = b.chains + (int)sizeof(Chain) * b.pass;
     b.runs = !cut && b.tiles >= warps && b.pass >= (gated ? b.tiles : warps);
@@ -441,21 +453,23 @@ struct Walk {
     int q, t, n, pass;
     MEMBER bool over() const { return q < 0; }
     MEMBER int tile() const { return pass * work.pass + t; }
-    MEMBER void forward(int by) {
+    MEMBER bool forward(int by) {  // whether into another pass
+        bool another = false;
         t += by;
 #pragma unroll 1
         while (t >= n) t -= n, q++;
 #pragma unroll 1
         while (q >= work.jobs) {
-            t += (q - work.jobs) * n, q = 0, pass++;
+            t += (q - work.jobs) * n, q = 0, pass++, another = true;
             n = min(work.pass, work.tiles - pass * work.pass);
             if (n <= 0) {
                 q = -1;
-                return;
+                break;
             }
 #pragma unroll 1
             while (t >= n) t -= n, q++;
         }
+        return another;
     }
 };
 INLINE Walk walk_from(int job) {
@@ -648,29 +662,58 @@ INLINE void write_tile(const Matvec& a, const Tile& g, float (&total)[8], const 
 // Full: a slice of the rows is there. Empty: all warps are through with it.
 __shared__ u64 rows_full[COPIES], rows_empty[COPIES];
 
-// The warp that fetches the rows, a slice at a time.
+// By a warp.
+INLINE void copy_some(u8* to, const u8* from, int bytes) {
+    for (int k = 16 * (threadIdx.x % 32); k < bytes; k += 512) copy16(to + k, from + k);
+}
+// Units [begin, begin + units) of all rows to `to`. TOGETHER: of all sixteen, whatever lies there, and their scales, if it is
+// the first time.
 template <typename Form>
-INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
-    int lane = threadIdx.x % 32, begin = 0;
-    i64 row = (i64)b.units * Form::ROW_BYTES;
-#pragma unroll 1
-    for (int i = 0; i < b.rounds; i++) {
-        u64* full = rows_full + i % COPIES;
-        int bytes = min(b.slice, b.units - begin) * Form::ROW_BYTES;
-        u8* to = at_byte(b.rows + i % COPIES * b.step);
-        const u8* from = a.source.codes + (i64)begin * Form::ROW_BYTES;
-        if (i >= COPIES) barrier_wait(rows_empty + i % COPIES, (u32)(i / COPIES - 1) & 1);
+INLINE void fetch_slice(const Matvec& a, const Batch& b, int n, int begin, int units, bool is_first, u8* to, u64* full) {
+    int lane = threadIdx.x % 32;
+    const u8* from = a.source.codes + (i64)begin * Form::NEXT;
+    if constexpr (Form::TOGETHER) {
+        constexpr int EACH = 64 * Form::BLOCKS;  // bytes of a unit's scales
+        int bytes = units * Form::NEXT, more = is_first ? units * EACH : 0;
+        u8* scales = at_byte(b.scales + begin * EACH);
+        const u8* from_scales = (const u8*)a.source.scales + begin * EACH;
+#ifdef HAS_BULK
+        if (lane == 0) {
+            barrier_expect(full, (u32)(bytes + more));
+            bulk_copy(to, from, (u32)bytes, full);
+            if (more) bulk_copy(scales, from_scales, (u32)more, full);
+        }
+        __syncwarp();
+#else
+        copy_some(to, from, bytes), copy_some(scales, from_scales, more);
+#endif
+    } else {
+        int bytes = units * Form::ROW_BYTES;
+        i64 row = (i64)b.units * Form::ROW_BYTES;
 #ifdef HAS_BULK
         if (lane == 0) barrier_expect(full, (u32)(n * bytes));
         __syncwarp();
         if (lane < n) bulk_copy(to + lane * b.pitch, from + lane * row, (u32)bytes, full);
 #else
-        for (int r = 0; r < n; r++)
-            for (int k = 16 * lane; k < bytes; k += 512) copy16(to + r * b.pitch + k, from + r * row + k);
-        copy_commit();
-        copy_wait<0>();
-        barrier_arrive(full);
+        for (int r = 0; r < n; r++) copy_some(to + r * b.pitch, from + r * row, bytes);
 #endif
+    }
+#ifndef HAS_BULK
+    copy_commit();
+    copy_wait<0>();
+    barrier_arrive(full);
+#endif
+}
+// The warp that fetches the rows, a slice at a time.
+template <typename Form>
+INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
+    int begin = 0;
+#pragma unroll 1
+    for (int i = 0; i < b.rounds; i++) {
+        if (i >= COPIES) barrier_wait(rows_empty + i % COPIES, (u32)(i / COPIES - 1) & 1);
+        __syncwarp();  // all lanes have seen it before it can end again
+        fetch_slice<Form>(a, b, n, begin, min(b.slice, b.units - begin), i < b.slices, at_byte(b.rows + i % COPIES * b.step),
+                          rows_full + i % COPIES);
         begin += b.slice;
         if (begin >= b.units) begin = 0;
     }
@@ -767,11 +810,11 @@ INLINE void multiply(const Matvec& a, Asking& next) {
             for (until = work.span; at.q >= until; until += work.span) slice++;
             int round = at.pass * work.again + slice;
             go_to_round(there, round);
-            rows_from = work.rows + round % COPIES * work.step - slice * work.slice * Form::ROW_BYTES;
+            rows_from = work.rows + round % COPIES * work.step - slice * work.slice * Form::NEXT;
         }
         const Tile& g = tile_of_block(at.tile());
         int format = g.format(), count = min(Form::SPAN, work.units - unit);
-        auto rows = rows_at(Form(), at_byte(rows_from + unit * Form::ROW_BYTES), work.pitch);
+        auto rows = rows_at(Form(), at_byte(rows_from + unit * Form::NEXT), work.pitch);
         Terms<Form> now;
         float total[8];
         u32 steps[2] = {};
@@ -811,9 +854,7 @@ INLINE void multiply(const Matvec& a, Asking& next) {
         }
         __syncwarp();
         if (threadIdx.x % 32 == 0) count_set(&chain->done, job + 1);
-        int pass = at.pass;
-        at.forward(blockDim.x / 32 - 1);
-        if (at.pass != pass) until = -1;
+        if (at.forward(blockDim.x / 32 - 1)) until = -1;
     }
     go_to_round(there, work.rounds - 1);
 #ifndef HAS_BULK
@@ -874,8 +915,10 @@ INLINE void batch(const Matvec& a) {
     }
     touch(a);
     previous_kernel_done();
-    fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, warps);
-    named_sync(1, 32 * warps);
+    if constexpr (!Form::TOGETHER) {  // else they come with the slices
+        fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, warps);
+        named_sync(1, 32 * warps);
+    }
     if (by_runs) multiply_run<Form>(a, next);
     else multiply<Form>(a, next);
 }

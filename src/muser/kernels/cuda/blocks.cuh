@@ -22,7 +22,6 @@
 
 constexpr int F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8;  // numbers of GGUF
 constexpr int Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30;
-constexpr int GRID_UNIT = 2 * GRID_BLOCK;  // bytes of 128 codes of a weight, or of a row's digits
 
 INLINE int group_bytes(int format) {
     switch (format) {

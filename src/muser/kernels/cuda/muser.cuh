@@ -26,6 +26,7 @@ typedef long long i64;
 constexpr int TILE = 128;         // positions of attention
 constexpr int GROUP = 256;        // elements of a row that one lane takes at a time
 constexpr int GRID_BLOCK = 128;   // elements that share a step where float weights are on a grid
+constexpr int GRID_UNIT = 2 * GRID_BLOCK;  // bytes of 128 codes of a weight, or of a row's digits
 constexpr int CODES_PITCH = 272;  // bytes of a group of a quantised row: 256 codes, 8 sums of 32 (i16)
 
 // One forward pass, in device memory: `count` points to n (all rows) or m (the wanted ones).

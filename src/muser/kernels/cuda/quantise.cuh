@@ -7,6 +7,7 @@
 //     shared memory. Else 1,024·ceil(K/256)
 //     write codes u8 [row][ceil(K/256)][272] and scales f32 [row][round_up(K,256)/B]; the grid ones write
 //     digits u8 [row][ceil(K/128)][256] and steps f32 [row][ceil(K/128)]; for kind RESIDUAL also `sum`
+//     together = 16: as batch.cuh reads them, the same group of all rows side by side: [group][row][272], [block][row] …
 #pragma once
 #include "held.cuh"
 
@@ -16,25 +17,22 @@ struct Quantise {
     float* scales;
     const int* count;
     u64* faults;
-    u32* made;  // each thread block adds one when it is about to be done
-    int held;   // kinds NORM and RESIDUAL: 16 or 32 groups of a row as held.cuh does; 0: as make_row does
+    u32* made;     // each thread block adds one when it is about to be done
+    int together;  // rows that lie side by side, group by group: 1 or 16
+    int held;      // kinds NORM and RESIDUAL: 16 or 32 groups of a row as held.cuh does; 0: as make_row does
 };
 
-struct Made {  // a quantised row
-    u8* codes;
-    float* scales;
-};
 template <int B>  // 256, 32, or 0: the grid
 INLINE Made made_of(const Quantise& a, int r) {
-    i64 groups = (a.source.width + GROUP - 1) / GROUP, blocks = (a.source.width + GRID_BLOCK - 1) / GRID_BLOCK;
-    if constexpr (B == 0) return {a.codes + r * blocks * GRID_UNIT, a.scales + r * blocks};
-    else return {a.codes + r * groups * CODES_PITCH, a.scales + r * groups * (GROUP / B)};
+    constexpr int UNIT = B ? GROUP : GRID_BLOCK, BYTES = B ? CODES_PITCH : GRID_UNIT, SCALES = B ? GROUP / B : 1;
+    i64 units = a.together == 1 ? (a.source.width + UNIT - 1) / UNIT : 1;  // of this row, before the next one begins
+    return {a.codes + r * units * BYTES, a.scales + r * (a.together == 1 ? units * SCALES : 1), a.together};
 }
 template <int B>
 INLINE bool quantise_made(const float* x, int width, const Made& to) {
     int each = blockDim.x / 32, warp = blockIdx.y * each + threadIdx.x / 32, warps = gridDim.y * each;
-    if constexpr (B == 0) return grid_row(x, width, to.codes, to.scales, warp, warps);
-    else return quantise_row<B>(x, width, to.codes, to.scales, warp, warps);
+    if constexpr (B == 0) return grid_row(x, width, to, warp, warps);
+    else return quantise_row<B>(x, width, to, warp, warps);
 }
 // Not behind a fence: it tells a projection in which order to fetch, and nothing more.
 INLINE void tell_made(const Quantise& a) {
@@ -72,7 +70,7 @@ INLINE void held_rows(const Quantise& a, u8* shared, float* lanes, u64* full) {
             __syncthreads();
             tell_made(a);
         } else {
-            to = {room.spare, (float*)room.spare + HELD * GROUP / 2}, from = room.weight;
+            to = {room.spare, (float*)room.spare + HELD * GROUP / 2, 1}, from = room.weight;
         }
         bool was_lost = quantise_made<B>(from, s.width, to);
         if (turn) bad.norm |= was_lost;

@@ -48,18 +48,24 @@ INLINE u32 shared_max(u32 top) {  // among LANES neighbouring lanes
     }
 }
 
+// A quantised row, in whichever memory: its groups of codes and its scales, `rows` times their size apart.
+struct Made {
+    u8* codes;
+    float* scales;
+    int rows;
+};
 template <int B>
-INLINE void quantise_group(const float (&v)[8], u32 top, int g, u8* codes, float* scales) {
+INLINE void quantise_group(const float (&v)[8], u32 top, int g, const Made& to) {
     int lane = threadIdx.x % 32, sum = 0;
     float a = __uint_as_float(shared_max<B / 8>(top)), inverse = 0.0f, scale = 0.0f;
     if (a != 0.0f) inverse = div1(127.0f, a), scale = div1(1.0f, inverse);
     u32 low = rne4(inverse, v[0], v[1], v[2], v[3], sum), high = rne4(inverse, v[4], v[5], v[6], v[7], sum);
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    u8* group = codes + g * CODES_PITCH;
+    u8* group = to.codes + g * to.rows * CODES_PITCH;
     ((uint2*)group)[lane] = make_uint2(low, high);
     if (lane % 4 == 0) ((i16*)(group + GROUP))[lane / 4] = (i16)sum;
-    if (lane % (B / 8) == 0) scales[(g * 32 + lane) / (B / 8)] = scale;
+    if (lane % (B / 8) == 0) to.scales[(g * 32 + lane) / (B / 8) * to.rows] = scale;
 }
 // The next group's loads are under way while one is quantised. One copy of the code: see FOURS. Whether an element was lost.
 template <typename F>
@@ -79,14 +85,14 @@ INLINE bool each_group(const float* x, int width, int warp, int warps, F f) {
     }
     return bad;
 }
-// B: 256 or 32. To groups of 272 bytes and their scales, in whichever memory.
+// B: 256 or 32. To groups of 272 bytes and their scales.
 template <int B>
-INLINE bool quantise_row(const float* x, int width, u8* codes, float* scales, int warp, int warps) {
-    return each_group(x, width, warp, warps, [&](const float (&v)[8], u32 top, int g) { quantise_group<B>(v, top, g, codes, scales); });
+INLINE bool quantise_row(const float* x, int width, const Made& to, int warp, int warps) {
+    return each_group(x, width, warp, warps, [&](const float (&v)[8], u32 top, int g) { quantise_group<B>(v, top, g, to); });
 }
 
 // To 16 bytes for every eight elements: their low digits, their high digits.
-INLINE void grid_group(const float (&v)[8], u32 top, int g, int blocks, u8* codes, float* steps) {
+INLINE void grid_group(const float (&v)[8], u32 top, int g, int blocks, const Made& to) {
     int lane = threadIdx.x % 32, b = 2 * g + lane / 16, e = grid_step(__uint_as_float(shared_max<16>(top)), 13, -60);
     u32 w[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -95,12 +101,12 @@ INLINE void grid_group(const float (&v)[8], u32 top, int g, int blocks, u8* code
         w[i / 4] |= (u32)(n - 128 * high & 255) << shift, w[2 + i / 4] |= (u32)(high & 255) << shift;
     }
     if (b >= blocks) return;
-    ((uint4*)codes)[g * 32 + lane] = make_uint4(w[0], w[1], w[2], w[3]);
-    if (lane % 16 == 0) steps[b] = pow2(e);
+    ((uint4*)(to.codes + b * to.rows * GRID_UNIT))[lane % 16] = make_uint4(w[0], w[1], w[2], w[3]);
+    if (lane % 16 == 0) to.scales[b * to.rows] = pow2(e);
 }
-INLINE bool grid_row(const float* x, int width, u8* codes, float* steps, int warp, int warps) {
+INLINE bool grid_row(const float* x, int width, const Made& to, int warp, int warps) {
     int blocks = (width + GRID_BLOCK - 1) / GRID_BLOCK;
-    return each_group(x, width, warp, warps, [&](const float (&v)[8], u32 top, int g) { grid_group(v, top, g, blocks, codes, steps); });
+    return each_group(x, width, warp, warps, [&](const float (&v)[8], u32 top, int g) { grid_group(v, top, g, blocks, to); });
 }
 
 // --- before them, of rows that held.cuh does not make ---
