@@ -10,15 +10,15 @@ from muser.devices.cuda.layouts import GROUP_BYTES
 from muser.devices.cuda.lowering import Lowering
 from muser.devices.cuda.norms import LANES, held_rows, kind_of, norm_of, row_bytes
 from muser.devices.cuda.projecting import Member, by_form, members_of, types_of
-from muser.devices.cuda.sources import Before
-from muser.devices.cuda.structs import (
+from muser.devices.cuda.projection_structs import (
     ChunkGemm,
     ChunkPart,
     GatedTiles,
-    NormTiles,
     TileRows,
     WideGemm,
 )
+from muser.devices.cuda.sources import Before
+from muser.devices.cuda.structs import NormTiles
 from muser.formats import FLOATS, BlockType
 from muser.graph import Activation, GatedAct, Project
 from muser.graph.arithmetic import GRID_BLOCK

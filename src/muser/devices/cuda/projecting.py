@@ -12,6 +12,7 @@ from muser.devices.cuda.card import Address
 from muser.devices.cuda.layouts import APART, GRID_BYTES, TILE_OUTPUTS, unit_bytes
 from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
+from muser.devices.cuda.projection_structs import Matvec, Part, Quantise, Source
 from muser.devices.cuda.shapes import (
     BESIDE,
     CODES_BYTES,
@@ -26,7 +27,7 @@ from muser.devices.cuda.shapes import (
     too_wide,
 )
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
-from muser.devices.cuda.structs import Attend, Combine, Matvec, Part, Quantise, Source
+from muser.devices.cuda.structs import Attend, Combine
 from muser.formats import BlockType
 from muser.graph import Activation, GatedAct, Project, Scale, Softcap
 from muser.graph.arithmetic import GRID_BLOCK

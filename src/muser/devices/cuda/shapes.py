@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, Layout, tile_bytes, unit_bytes
 from muser.devices.cuda.lowering import Lowering
-from muser.devices.cuda.structs import Split
+from muser.devices.cuda.projection_structs import Split
 from muser.errors import DeviceError
 from muser.graph.arithmetic import GRID_BLOCK
 from muser.kv import round_up

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from muser.devices.cuda.lowering import Lowering, inverse_of
-from muser.devices.cuda.structs import Source
+from muser.devices.cuda.projection_structs import Source
 from muser.graph import Add, RmsNorm, TakeRows
 
 READY, PLAIN, NORM, RESIDUAL = range(4)
