@@ -73,6 +73,20 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
         assert word == NO_FAULT
 
 
+@pytest.mark.parametrize("kind", [BlockType.Q4_K, BlockType.Q8_0, BlockType.F16])
+def test_several_passes_over_rows_in_slices(shim, kind, seed):
+    """Each pass begins again with the first slice, which is no longer in shared memory."""
+    raw, x, y = data(kind, SIZES[kind.elements][-1][0], 70)
+    weight = p.place(shim, kind, raw, x.shape[1], seed=seed)
+    for warps, count in ((5, 13), (1, 16)):
+        plan = p.Plan(1, warps, 2, 16, count, seed, slice=2, tiles=2)
+        assert 4 * plan.slice < weight.units
+        source = ready(shim, weight.family, x[:count])
+        outs, word = p.project(shim, [weight], source, plan, batch=True)
+        assert same(outs[0][:count], y[:count])
+        assert word == NO_FAULT
+
+
 def test_largest_sums_of_the_grid(shim):
     """2047 · 8191 · 128, the largest integer that a block of a projection holds."""
     signs = np.array([[1, 1], [1, -1], [-1, -1]], np.float32)

@@ -29,7 +29,6 @@ def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mappin
     return {
         "tile_out": places * -(-spec.head_dim // PART) * PART * F32,
         "tile_sums": places * SUMS,
-        **pieces_room(heads * spec.head_dim, rows),
     }
 
 
@@ -72,7 +71,6 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
     limits, dim = low.shared.limits, cache.spec.head_dim
     is_chunk = low.bucket == CHUNK
     rooms = tile_rooms(cache.spec, limits, op.heads, low.rows)
-    rooms = {name: rooms[name] for name in ("tile_out", "tile_sums")}
     nodes = (op.node,) if gate is None else (op.node, gate.node)
     args = Attend(
         low.row(op.query),
