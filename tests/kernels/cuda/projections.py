@@ -92,7 +92,7 @@ class Matvec(Structure):
         *fields(makers=c_uint32, by_units=c_uint32, pace=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int),
-        *fields(slice=c_int, pass_=c_int, slots=c_int, handed=c_void_p),
+        *fields(slice=c_int, pass_=c_int, slots=c_int, table=c_int, handed=c_void_p),
     )
 
 
@@ -214,18 +214,10 @@ class Plan:
     seed: int = 0
     slice: int = 0  # batch: units of the rows at a time
     tiles: int = 4  # of a pass
+    table: int = 8  # batch: jobs at a time; 0: runs
     lasts: int = 0  # thread blocks that get less
     late: bool = False  # whether its thread blocks begin when the rows are there
     pace: int = 0  # cycles
-
-
-def most_outputs(weights, grid):
-    share = -(-sum(w.outputs * w.pitch // 16 for w in weights) // grid)
-    return -(-share // (min(w.pitch for w in weights) // 16)) + 4
-
-
-def most_segments(weights, grid):
-    return up(most_outputs(weights, grid), 16) // 16 + 2 * len(weights)
 
 
 def line_of(weights, gated):
@@ -237,7 +229,7 @@ def line_of(weights, gated):
 def most_pieces(weights, grid, gated):
     line, units = line_of(weights, gated), weights[0].units
     share = -(-sum(tiles * units * cost for tiles, cost in line) // grid)
-    return -(-share // (units * min(cost for _, cost in line))) + 2 * len(line)
+    return share // (units * min(cost for _, cost in line)) + 2
 
 
 def shared_bytes(weights, plan, gated):
@@ -259,15 +251,15 @@ def padded(family, size):
 
 
 def batch_bytes(weights, plan, gated):
-    """The formula of batch.cuh; more tiles than it asks for."""
+    """The formula of batch.cuh."""
     family, units = weights[0].family, weights[0].units
     blocks = units * (8 if family == "32" else 1)
     row, cut = 256 if family == "grid" else 272, 4 * plan.slice < units
     rows = 16 * padded(family, row * (plan.slice if cut else units))
     shared = plan.warps * plan.stages * max(w.tile for w in weights)
     shared += (4 if cut else 1) * rows + 64 * blocks
-    shared += 1040 * plan.tiles
-    return shared + 16 * most_segments(weights, plan.grid) * (2 if gated else 1)
+    shared += 1040 * plan.tiles + 32 * plan.table
+    return shared + 16 * most_pieces(weights, plan.grid - plan.lasts, gated) * (2 if gated else 1)
 
 
 def project(shim, weights, source, plan, batch=False, **more):
@@ -292,18 +284,15 @@ def project(shim, weights, source, plan, batch=False, **more):
     handed = device(np.zeros((plan.grid, plan.rows, 32), np.uint32))
     a.handed = address(handed)
     a.stage_bytes = (1 if batch else 2) * max(w.tile for w in weights)
-    a.slots, a.slice, a.pass_ = plan.tiles, plan.slice, plan.tiles
+    a.slots, a.slice, a.pass_, a.table = plan.tiles, plan.slice, plan.tiles, plan.table
     a.pace = plan.pace
     base = 0
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
         cost, apart = w.pitch // 16, w.tile // 16 - w.pitch
         values = (address(w.codes), address(out), 20 + i, w.outputs, w.kind.id)
-        first = 0 if gated and not batch else base
-        a.parts[i] = Part(*values, first, cost | apart << 5, inverse(cost))
-        base += cost * (w.outputs if batch else -(-w.outputs // 16) * units)
-    shared_out = base
-    if gated:
-        shared_out = weights[0].outputs if batch else -(-weights[0].outputs // 16) * units
+        a.parts[i] = Part(*values, 0 if gated else base, cost | apart << 5, inverse(cost))
+        base += cost * -(-w.outputs // 16) * units
+    shared_out = -(-weights[0].outputs // 16) * units if gated else base
     full = plan.grid - plan.lasts
     last = shared_out // plan.grid // 2
     even = divmod(shared_out - plan.lasts * last, full)
@@ -314,7 +303,7 @@ def project(shim, weights, source, plan, batch=False, **more):
     family = weights[0].family
     if batch:
         shared = batch_bytes(weights, plan, gated)
-        name, block = f"batch_{family}", 32 * (plan.warps + 1)
+        name, block = f"batch_{family}", 32 * (plan.warps + (plan.table > 0))
     else:
         shared = shared_bytes(weights, plan, gated)
         walkers = 1 if plan.rows == 1 else 2

@@ -96,11 +96,12 @@ struct Named {
     int arrived, count;
     std::vector<int> waiting;
 };
-struct Bulk {  // one copy under way
+struct Bulk {  // one copy under way, or copies of one thread behind which it arrives
     u64* barrier;
     u8* to;
     const u8* from;
     u32 bytes;
+    std::vector<Copy> copies;
 };
 
 static Fiber fibers[MOST_THREADS];
@@ -379,12 +380,15 @@ void copy_async(void* to, const void* from, int bytes) {
     me->copies.back().push_back({to, from, bytes});
 }
 void copy_commit() { me->copies.emplace_back(); }
+static void land(const std::vector<Copy>& copies) {
+    for (const Copy& c : copies) {
+        if (c.bytes) memcpy(c.to, c.from, 16);
+        else memset(c.to, 0, 16);
+    }
+}
 void copy_wait(int pending) {
     while ((int)me->copies.size() - 1 > pending) {
-        for (const Copy& c : me->copies.front()) {
-            if (c.bytes) memcpy(c.to, c.from, 16);
-            else memset(c.to, 0, 16);
-        }
+        land(me->copies.front());
         me->copies.pop_front();
     }
 }
@@ -431,10 +435,17 @@ void barrier_wait(u64* b, u32 phase) {
     }
     maybe_yield();
 }
+void copy_arrive(u64* b) {
+    read(b, "copy_arrive");
+    std::vector<Copy> all;
+    for (const std::vector<Copy>& group : me->copies) all.insert(all.end(), group.begin(), group.end());
+    me->copies.assign(1, {});
+    bulks.push_back({b, nullptr, nullptr, 0, all});
+}
 void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
     if ((uintptr_t)from % 16 || bytes % 16 || !bytes) fail("bulk_copy: source and size are multiples of 16");
     read(b, "bulk_copy");
-    bulks.push_back({b, at(address_of(to), bytes, 16, "bulk_copy"), (const u8*)from, bytes});
+    bulks.push_back({b, at(address_of(to), bytes, 16, "bulk_copy"), (const u8*)from, bytes, {}});
 }
 static u32 exchange(u32 address) { return address ^ (address >> 7 & 7) << 4; }
 static bool land_one() {
@@ -442,6 +453,11 @@ static bool land_one() {
     size_t i = seed ? chance() % bulks.size() : 0;
     Bulk k = bulks[i];
     bulks.erase(bulks.begin() + (long)i);
+    if (!k.to) {
+        land(k.copies);
+        arrive(k.barrier, 0, "copy_arrive");
+        return true;
+    }
     memcpy(k.to, k.from, k.bytes);
     Words w = read(k.barrier, "bulk copy");
     w.bytes -= k.bytes;

@@ -34,6 +34,7 @@ void barrier_init(u64* b, int count);
 void barrier_expect(u64* b, u32 bytes);
 void barrier_arrive(u64* b);
 void barrier_wait(u64* b, u32 phase);
+void copy_arrive(u64* b);
 void bulk_copy(void* to, const void* from, u32 bytes, u64* b);
 
 void previous_kernel_done();

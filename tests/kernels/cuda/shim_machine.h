@@ -20,6 +20,7 @@ INLINE void next_kernel_may_start() {}
 template <typename S>
 INLINE void touch(const S&) {}
 
+INLINE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 INLINE u32 shared_address(const void* p) { return shim::address_of(p); }
 INLINE u32 __cvta_generic_to_shared(const void* p) { return shim::address_of(p); }
 INLINE void copy16(void* to, const void* from, int bytes = 16) { shim::copy_async(to, from, bytes); }
@@ -64,6 +65,10 @@ INLINE void count_wait(const u32* count, u32 least) {
 INLINE void barrier_init(u64* b, int count) { shim::barrier_init(b, count); }
 INLINE void barrier_arrive(u64* b) { shim::barrier_arrive(b); }
 INLINE void barrier_wait(u64* b, u32 phase) { shim::barrier_wait(b, phase); }
+INLINE u64* barrier_at(u32 address) { return (u64*)shim::at(address, 8, 8, "a barrier"); }
+INLINE void barrier_wait(u32 address, u32 phase) { shim::barrier_wait(barrier_at(address), phase); }
+INLINE void copy_arrive(u64* b) { shim::copy_arrive(b); }
+INLINE void copy_arrive(u32 address) { shim::copy_arrive(barrier_at(address)); }
 INLINE u32 cycles() {  // time goes by wherever somebody asks
     static u32 now;
     shim::nap();
@@ -72,15 +77,20 @@ INLINE u32 cycles() {  // time goes by wherever somebody asks
 INLINE void will_read(const void* p) { (void)*(const volatile u8*)p; }
 
 #ifdef HAS_BULK
+INLINE bool elected() { return __ffs((int)shim::ballot(~0u, 1, "elected")) - 1 == (int)(threadIdx.x % 32); }
 INLINE void barrier_fence() {}
 INLINE void async_fence() {}
 INLINE void barrier_expect(u64* b, u32 bytes) { shim::barrier_expect(b, bytes); }
+INLINE void barrier_expect(u32 address, u32 bytes) { shim::barrier_expect(barrier_at(address), bytes); }
 INLINE void bulk_copy(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
 INLINE void bulk_store(void* to, const void* from, u32 bytes) {
     for (u32 i = 0; i < bytes; i++) ((u8*)to)[i] = ((const u8*)from)[i];
 }
 INLINE void bulk_store_wait() {}
 INLINE void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) { shim::bulk_copy(to, from, bytes, b); }
+INLINE void bulk_copy_once(u32 to, const void* from, u32 bytes, u32 address) {
+    shim::bulk_copy(shim::at(to, bytes, 16, "bulk_copy"), from, bytes, barrier_at(address));
+}
 #endif
 
 INLINE void load_matrix4(u32 (&r)[4], u32 address) { shim::load_matrix4(r, address, false); }

@@ -20,7 +20,7 @@ from muser.devices.cuda.shapes import (
     RESERVED,
     batch_shape,
     inverse,
-    matvec_line,
+    line_of,
     matvec_shape,
     share_of_last,
     split,
@@ -37,7 +37,6 @@ BRIEF = 24 << 20  # bytes of weights: of a projection whose thread blocks all be
 PACE = 0.9  # of the memory's speed by its clock
 MOST_PACE = 1 << 16  # cycles
 COUNTS = 8  # bytes: two words
-MATVEC_ROWS = 4  # the most of `matvec.cuh`
 ROW_THREADS, HELD = 512, (16, 32)  # of a block that makes a row; groups that it may hold
 HELD_BYTES = 2592  # of shared memory, for each of those
 ALONE = BESIDE + 8 * 1024
@@ -137,24 +136,25 @@ def _matvec(
             low.entry_of(member.node),
             layout.outputs,
             NUMBERS[layout.type],
-            0 if gated and not is_batch else base,
+            0 if gated else base,
             cost | APART.get(layout.type, 0) << 5,
             inverse(cost),
         )
-        base += cost * (layout.outputs if is_batch else layout.tiles * layout.groups)
+        base += cost * layout.tiles * layout.groups
     _finish(low, args, after)
     size = sum(layout.bytes for layout in layouts)
+    args.by_units = inverse(layouts[0].groups)
+    (args.handed,) = low.shared.rooms(handed_room(low.processors))
+    line = line_of(low, layouts, gated=gated, each=1 if is_batch else 2)
     if is_batch:
-        shape = batch_shape(low, block, layouts, gated)
+        shape = batch_shape(low, block, layouts, line, gated=gated)
         name = f"batch_{FORMS[block]}"
-        args.slice, args.pass_tiles = shape.slice, shape.tiles
-        args.split = split(shape.grid, layouts[0].outputs if gated else base)
+        args.slice, args.pass_tiles, args.table = shape.slice, shape.tiles, shape.table
+        args.split = split(line.grid, line.total)
     else:
-        line = matvec_line(low, layouts, gated=gated)
         shape = matvec_shape(low, block, layouts, rows, line, gated=gated)
         name = f"matvec_{FORMS[block]}_{rows}"
-        args.slots, args.by_units = shape.tiles, inverse(layouts[0].groups)
-        (args.handed,) = low.shared.rooms(handed_room(low.processors))
+        args.slots = shape.tiles
         args.split = split(line.grid, line.total, _last_share(low, line.grid, size))
         args.pace = pace(low, shape.stage_bytes)
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
@@ -222,8 +222,8 @@ def code_rooms(width: int, block: int) -> Mapping[str, int]:
 
 
 def handed_room(processors: int) -> Mapping[str, int]:
-    """Totals that a thread block of `matvec.cuh` hands on, gate and up; zeros between launches."""
-    return {"handed": processors * MATVEC_ROWS * 2 * TILE_OUTPUTS * F32}
+    """Totals that a thread block hands on, gate and up; zeros between launches."""
+    return {"handed": processors * MOST_FEW * 2 * TILE_OUTPUTS * F32}
 
 
 def _made(low: Lowering) -> Address:

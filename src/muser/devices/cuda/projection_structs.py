@@ -103,6 +103,7 @@ class Matvec(ctypes.Structure):
         ("slice", Int),
         ("pass_tiles", Int),
         ("slots", Int),
+        ("table", Int),
         ("handed", Pointer),
     )
 

@@ -4,7 +4,7 @@ all of it fits (`matvec.cuh` and `batch.cuh` have the formulas).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from types import MappingProxyType
 
 from muser.devices.cuda.layouts import GRID_BYTES, TILE_OUTPUTS, Layout, tile_bytes, unit_bytes
@@ -45,7 +45,9 @@ def split(grid: int, total: int, last_share: float | None = None) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A launch of `matvec.cuh` or `batch.cuh`; `tiles`: slots of the one, a pass of the other."""
+    """A launch of `matvec.cuh` or `batch.cuh`; `tiles`: slots of the one, pieces of a pass of the
+    other.
+    """
 
     grid: int
     threads: int
@@ -54,20 +56,23 @@ class Form:
     shared: int
     slice: int = 0
     tiles: int = 0
+    table: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What thread blocks of `matvec.cuh` share out, and the most pieces, or pairs, of one."""
+    """What thread blocks share out; the most pieces, or pairs, of one, and units at least and most."""
 
     grid: int
     total: int
     pieces: int
+    least: int
+    most: int
 
 
-def matvec_line(low: Lowering, layouts: Sequence[Layout], *, gated: bool) -> Line:
-    """Where there are few tiles, two thread blocks for each: what its chains have come to is handed
-    on from one to the next.
+def line_of(low: Lowering, layouts: Sequence[Layout], *, gated: bool, each: int) -> Line:
+    """At most `each` thread blocks a tile: what its chains have come to is handed on from one to
+    the next.
     """
     tiles = [layout.tiles for layout in layouts]
     costs = [unit_bytes(layout.type) // PIECE for layout in layouts]
@@ -75,9 +80,10 @@ def matvec_line(low: Lowering, layouts: Sequence[Layout], *, gated: bool) -> Lin
         tiles, costs = tiles[:1], [1]
     units = layouts[0].groups
     total = units * sum(map(int.__mul__, tiles, costs))
-    grid = min(low.processors, 2 * sum(tiles))
+    grid = min(low.processors, each * sum(tiles))
     share = -(-total // (grid - LAST if grid >= MANY else grid))
-    return Line(grid, total, -(-share // (units * min(costs))) + 2 * len(tiles))
+    least, most = total // grid // max(costs) - ROUNDED, share // min(costs) + ROUNDED
+    return Line(grid, total, share // (units * min(costs)) + 2, least, most)
 
 
 def matvec_shape(
@@ -115,30 +121,36 @@ def matvec_shape(
     raise too_wide(layouts[0].width)
 
 
+ROUNDED = 2  # units: stretches of the line end at multiples of so many of a tile
 UNITS: Mapping[int, int] = MappingProxyType({256: 2, 32: 1, GRID_BLOCK: 2})
 """Of a batch: units of a job, by the elements of a quantised block."""
 STEPS: Mapping[int, int] = MappingProxyType({32: 32, GRID_BLOCK: 64})
 """Of a batch: a row in shared memory has an odd number of these bytes, where rows lie apart."""
-WARPS, ROOMY_WARPS = 11, 15  # of a batch that multiply; the second for K-quants on sm_90
+WARPS, ROOMY_WARPS = 12, 16  # of a batch; the second for K-quants on sm_90
 STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 32 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
 COPIES = 4  # slices of the rows
-CHAIN = 1040  # bytes
+CHAIN, JOB = 1040, 32  # bytes
+TABLE = 192  # jobs that are worked out at a time
 PASS = 16  # tiles that are enough to have under way; with a gate rather all of them
 
 
-def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: bool) -> Form:
-    """Warps, stages, slices and tiles of a pass that fit (`batch.cuh` has the formula): all of the
+def batch_shape(
+    low: Lowering, block: int, layouts: Sequence[Layout], line: Line, *, gated: bool
+) -> Form:
+    """Warps, stages, slices and pieces of a pass that fit (`batch.cuh` has the formula): all of the
     rows if enough weights are on their way then, else slices of them that take turns.
     """
-    grid = min(low.processors, sum(layout.outputs for layout in layouts))
+    grid = line.grid
     tile = max(tile_bytes(layout.type) for layout in layouts)
     units, job = layouts[0].groups, UNITS[block]
     card = low.shared.card.facts
-    tiles = _most_tiles(grid, layouts, gated)
-    most = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
-    most = max(1, min(most, tiles * -(-units // job)))
+    each = 2 if gated else 1
+    tiles, least_units = line.pieces * each, line.least * each
+    table = min(TABLE, line.most * each // job + tiles)
+    most_warps = ROOMY_WARPS if block == 256 and card.capability == (9, 0) else WARPS
+    most = max(1, min(most_warps, tiles * -(-units // job)))
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     fixed = 64 * (8 * units if block == 32 else units) + 16 * tiles
     room = card.shared - OWN_BYTES - fixed
@@ -149,10 +161,13 @@ def batch_shape(low: Lowering, block: int, layouts: Sequence[Layout], gated: boo
     def form(warps: int, stages: int, cut: int, part: int) -> Form | None:
         is_cut = cut * COPIES < units
         rows = 16 * _pitch(block, (cut if is_cut else units) * row)
-        need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * part
-        if need > room:
+        runs = not is_cut and least_units >= warps * units and part >= (tiles if gated else warps)
+        jobs = 0 if runs else table
+        threads = 32 * (warps if runs else warps + 1)
+        need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * part + JOB * jobs
+        if need > room or threads > 32 * most_warps:
             return None
-        return Form(grid, 32 * (warps + 1), stages, tile, need + fixed, cut, part)
+        return Form(grid, threads, stages, tile, need + fixed, cut, part, jobs)
 
     many = range(most, 2 * most // 3, -1)
     for warps, stages in product(many, range(STAGES, 1, -1)):
@@ -182,30 +197,6 @@ def _pitch(block: int, size: int) -> int:
     step = STEPS[block]
     count = -(-size // step)
     return step * (count + 1 - count % 2)
-
-
-def _most_tiles(grid: int, layouts: Sequence[Layout], gated: bool) -> int:
-    """The most tiles of a thread block, those of gate and up both: the ones that begin in its
-    share.
-    """
-    if gated:
-        return 2 * max(_begun(grid, layouts[0].outputs, layouts[0].outputs, 0, 1))
-    sizes = [unit_bytes(layout.type) // PIECE for layout in layouts]
-    outputs = [layout.outputs for layout in layouts]
-    total, before, counts = sum(map(int.__mul__, outputs, sizes)), 0, []
-    for count, size in zip(outputs, sizes, strict=True):
-        counts.append(_begun(grid, count, total, before, size))
-        before += count * size
-    return max(map(sum, zip(*counts, strict=True)))
-
-
-def _begun(grid: int, outputs: int, total: int, before: int, size: int) -> list[int]:
-    """Tiles of one weight that begin in each thread block's share."""
-    bounds = [
-        min(outputs, max(0, -(-(total * b // grid - before) // size))) for b in range(grid + 1)
-    ]
-    tiles = [-(-bound // TILE_OUTPUTS) for bound in bounds]
-    return [high - low for low, high in pairwise(tiles)]
 
 
 def too_wide(width: int) -> DeviceError:

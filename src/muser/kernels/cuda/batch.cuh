@@ -1,48 +1,60 @@
 // Up to sixteen rows (bucket 16, and any fewer) times up to four weights, on 8-bit matrix units. Inside
-// library.cu, after matvec.cuh: the same struct, parts, split and epilogues; the input must be READY.
+// library.cu, after matvec.cuh and batch_terms.cuh: the same struct, parts, line and epilogues; the input must be READY.
 //
 // batch_256, batch_32, batch_grid(Matvec): K-quants, 32-blocks, floats
-//     grid   as many thread blocks as there are multiprocessors, or fewer outputs; any number is right
-//     block  32·(W + 1) ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps that
-//            multiply, one that fetches the rows
+//     grid   as many thread blocks as there are multiprocessors, or fewer tiles; any number is right
+//     block  32·W, of turns 32·(W + 1); ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps
+//            that multiply, and of turns one that fetches the rows
 //     dynamic shared bytes; a job has C = 2 units (batch_32: 1); S = a.slice units of the rows at a time (a multiple of
-//       C), P = a.pass tiles at a time (an even number with a gate); U units, N blocks a row; T tiles of one thread
-//       block, those of gate and up both:
+//       C), P = a.pass pieces at a time (an even number with a gate); U units, N blocks a row; T pieces of one thread
+//       block, those of gate and up both (as for matvec.cuh):
 //         W·stages·stage_bytes                stage_bytes: one tile, the largest of the parts
 //       + 4·S < U ? 4·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
 //         (batch_256: 4·S < U ? 4·S·16·272 : U·16·272)
 //       + 64·N                                the rows' scales
 //       + 1040·P                              chains, and how far they are
-//       + 16·T
+//       + 16·T + 32·a.table
 //       pitch(n): n rounded up to an odd number of 32, batch_grid of 64
 //     reads weights and *count before the kernel before has ended; then source.codes, source.scales: batch_256 as
 //     `together` = 16 of quantise.cuh leaves them
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
-// A thread block owns whole tiles: those that begin in its share. The rows come in slices (those of batch_256 in one copy
-// each), so that the first products need the first one only; where the rows do not fit, slices take turns. The t_b are made in
-// any order, chains in theirs.
-//   Runs, where all of the rows fit and there is a tile for each warp: all units, tile by tile, are cut into W
-//     pieces, and a warp keeps the chain of its piece in registers. The totals of the tile in which its piece ends it
-//     makes first and hands to the next warp, which goes on with them last.
-//   Turns, else: a job is 16 outputs × C units × 16 rows. Jobs are numbered: the first job of each of P tiles, the
-//     second of each, and so on; then those of the next P tiles. Warp w takes jobs w, w + W, …: it computes the t_b
-//     of a job, waits until the chain has come so far, continues it, and says so. It waits only for jobs of lower
-//     numbers.
-// The order of k within a block of 32 is free, as long as weights and rows have the same.
+// A thread block owns a stretch of the line of matvec.cuh, to the unit: pieces of tiles. What its last piece's chains have come
+// to is handed to the next thread block, which goes on with it as late as it can. The rows come in slices (those of batch_256 in
+// one copy each), so that the first products need the first one only; where the rows do not fit, slices take turns. The t_b are
+// made in any order, chains in theirs.
+//   Runs (a.table = 0), where all of the rows fit and each thread block has a tile's units for each warp: all units, piece by
+//     piece, are cut into W runs, and a warp goes through its own from its last piece back to its first one, the chain in
+//     registers. So the totals of the piece that its run cuts off are there long before the next warp, which goes on with
+//     them last, needs them.
+//   Turns, else: a job is 16 outputs × C units × 16 rows. Jobs are numbered: the first job of each of P pieces, the
+//     second of each, and so on (of a piece that another thread block has begun a slice later); then those of the next P
+//     pieces. Warp w takes jobs w, w + W, …: it computes the t_b of a job, waits until the chain has come so far, continues
+//     it, and says so. It waits only for jobs of lower numbers. What there is to know of a job is worked out by a thread, of
+//     a.table jobs at a time.
+// A warp asks for a unit where it has used up another one. Between one unit's products and the next one's there is little to
+// execute, since nothing hides its latency: addresses of shared memory are kept as they are, and what all lanes have alike is
+// known to be so (`uniform`, `elected`).
 #pragma once
+#include "batch_terms.cuh"
 
 constexpr int COPIES = 4;  // slices of the rows that are in shared memory
-constexpr int BATCH_WARPS = 15, BATCH_STAGES = 4;
+constexpr int BATCH_WARPS = 16, BATCH_STAGES = 4;
 
-struct Batch {  // what a thread block knows of its work
-    int rows, scales, chains, list;  // where they begin; the rings of the warps stand before them
+// --- what a thread block has to do ---
+struct Batch {
+    int rows, scales, chains, list, table;  // where they begin; the rings of the warps stand before them
     int units, blocks, jobs;         // jobs of a tile
     int span, slices;                // of a slice: jobs; how many there are
-    int slice, pitch, step;          // units of a slice; bytes from one row to the next, from one slice to the next
-    int tiles, pass;
-    int rounds, again;  // fetches of slices, `again` of them for each pass behind the first one
-    int runs, rows_there;
+    int slice, by_slice;             // units of a slice; ⌈2³² / slice⌉
+    int pitch, step;                 // bytes from one row to the next, from one slice to the next
+    int pieces, pass, each;          // each: 2 with a gate, whose pieces 2i and 2i + 1 are the same of gate and up
+    int from, to;                    // the first `each` pieces begin at this unit, the last ones end at that
+    int all;                         // units of all pieces
+    int before;                      // the thread block that began the first pieces
+    int lag;                         // slices that those come later
+    int rounds, again;               // fetches of slices, `again` of them for each pass behind the first one
+    int rows_there;
 };
 __shared__ Batch work;
 INLINE u8* at_byte(int offset) {
@@ -50,325 +62,6 @@ INLINE u8* at_byte(int offset) {
     return shared + offset;
 }
 
-// Bytes from a unit of a row to the next. TOGETHER: the same unit of all sixteen rows side by side, 272 bytes each, so that
-// eight rows meet no bank twice; else rows are an odd number of STEPs apart.
-struct B256 : K256 {
-    static constexpr bool TOGETHER = true;
-    static constexpr int SPAN = 2, STEP = 16, NEXT = 16 * ROW_BYTES;
-};
-struct B32 : K32 {
-    static constexpr bool TOGETHER = false;
-    static constexpr int SPAN = 1, STEP = 32, NEXT = ROW_BYTES;
-};
-struct BGrid : Grid {
-    static constexpr bool TOGETHER = false;
-    static constexpr int SPAN = 2, STEP = 64, NEXT = ROW_BYTES;
-};
-
-// Bytes of `units` units of all rows in shared memory, and from one row to the next.
-template <typename Form>
-INLINE int pitch_of(int units) {
-    int bytes = units * Form::ROW_BYTES;
-    return Form::TOGETHER ? Form::ROW_BYTES : ((bytes + Form::STEP - 1) / Form::STEP | 1) * Form::STEP;
-}
-template <typename Form>
-INLINE int rows_bytes(int units) {
-    return Form::TOGETHER ? units * Form::NEXT : 16 * pitch_of<Form>(units);
-}
-
-INLINE uint2 pair_of(const u8* p) { return *(const uint2*)p; }
-INLINE uint4 quad_of(const u8* p) { return *(const uint4*)p; }
-
-// What a lane holds of an accumulator of 16 outputs × 8 rows: outputs `row` and row + 8, rows 2·pair and 2·pair + 1.
-template <typename Form>
-INLINE int own_row() {
-    int place = threadIdx.x % 32 / 4;
-    // Four neighbouring outputs of a tile would meet in the banks of shared memory where a lane reads eight bytes;
-    // every second one does not.
-    return Form::STEP == 16 ? place : place % 4 * 2 + place / 4;
-}
-INLINE int own_pair() { return threadIdx.x % 4; }
-
-// The terms t_b of a unit, t[b][4n + 2h + i]: of output row + 8h and input row 8n + 2·pair + i.
-template <typename Form>
-struct Terms {
-    float t[8 * Form::BLOCKS];
-    u32 step[2];  // of a grid: of outputs row and row + 8
-};
-// Terms of one block where a chain's totals stand, while those are somewhere else.
-template <typename Form>
-INLINE void hold(const Terms<Form>& x, float (&t)[8], u32 (&step)[2]) {
-#pragma unroll
-    for (int k = 0; k < 8; k++) t[k] = x.t[k];
-    if (Form::STEP == 64) step[0] = x.step[0], step[1] = x.step[1];
-}
-template <typename Form>
-INLINE void hold(const float (&t)[8], const u32 (&step)[2], Terms<Form>& x) {
-#pragma unroll
-    for (int k = 0; k < 8; k++) x.t[k] = t[k];
-    x.step[0] = step[0], x.step[1] = step[1];
-}
-
-// --- K-quants: fragments by matrix loads ---
-// sum[n][2h + i] += scale[h] · c[n][2h + i].
-INLINE void add_scaled(u32 (&sum)[2][4], const int (&c)[2][4], u32 scale, u32 scale8) {
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        sum[n][0] += scale * (u32)c[n][0], sum[n][1] += scale * (u32)c[n][1];
-        sum[n][2] += scale8 * (u32)c[n][2], sum[n][3] += scale8 * (u32)c[n][3];
-    }
-}
-// Codes of a tile's outputs from byte `at` of each on, 32 bytes; of 32 codes of sixteen rows.
-INLINE void load_codes(u32 (&a)[4], const u8* tile, int bytes, int at) {
-    int lane = threadIdx.x % 32;
-    load_matrix4(a, shared_address(tile) + (u32)(lane % 16 * bytes + lane / 16 * 16 + at));
-}
-// A unit of the rows: where this lane begins to load 32 codes (registers 0 and 1: rows 0 to 7, 2 and 3: rows 8 to 15),
-// and its two sums of row `lane / 4`.
-struct Rows256 {
-    u32 codes;
-    const u8* sums;
-    MEMBER void next(int units) { codes += (u32)(units * B256::NEXT), sums += units * B256::NEXT; }
-};
-INLINE Rows256 rows_at(B256, const u8* q, int) {
-    int lane = threadIdx.x % 32;
-    return {shared_address(q) + (u32)((lane % 8 + lane / 16 * 8) * CODES_PITCH + lane / 8 % 2 * 16),
-            q + lane / 4 * CODES_PITCH + GROUP + 4 * own_pair()};
-}
-INLINE void load_rows(u32 (&b)[4], u32 codes, int k) { load_matrix4(b, codes + (u32)(32 * k)); }
-
-// Mins 2·pair and 2·pair + 1 of a block, as f16.
-INLINE u32 own_mins(const uint4& head) {
-    int pair = own_pair();
-    bool late = pair & 2;
-    u32 mins = head.z >> (late ? 2 : 0) & (late ? 0x30303030u : 0x3f3f3f3fu);
-    mins |= head.w >> 4 & (late ? 0x0f0f0f0fu : 0);
-    return fma_halves(__byte_perm(mins, 0x64646464u, pair & 1 ? 0x4342 : 0x4140), 0x3c003c00u, 0xe400e400u);  // − 1024
-}
-// Σ m · (sum of 32 codes). A sum is 16·h + l, both whole numbers that f16 has: h and l are the last bits of
-// 1536 + h and 1024 + l.
-INLINE void min_sums(float (&m)[2][4], const uint4& head, const uint4& head8, const Rows256& rows) {
-    u32 low = own_mins(head), high = own_mins(head8), a[4] = {low, high, low, high};
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        u32 w = *(const u32*)(rows.sums + n * 8 * CODES_PITCH);
-        u32 l = fma_halves((w & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe400e400u);         // · 1 − 1024
-        u32 h = fma_halves((w >> 4 & 0x03ff03ffu) ^ 0x66006600u, 0x4c004c00u, 0xf600f600u);  // · 16 − 24576
-        m[n][0] = m[n][1] = m[n][2] = m[n][3] = 0.0f;
-        mma_f16(m[n], a, l, h);
-    }
-}
-
-// Codes of one word of nibbles, those of block 2j and of block 2j + 1, times `fold`. Q4_K: sixteen times
-// the high one, which spares a shift. Q5_K: two times that, so that one shift of the fifth bits serves both.
-template <int FORMAT>
-INLINE void split_codes(u32 x, u32 fifths, int j, u32& first, u32& second) {
-    if (FORMAT == Q4_K) {
-        first = x & 0x0f0f0f0fu, second = x & 0xf0f0f0f0u;
-    } else {
-        u32 h = j < 2 ? fifths << (4 - 2 * j) : fifths >> (2 * j - 4);
-        first = (x & 0x0f0f0f0fu) | (h & 0x10101010u), second = (x >> 3 & 0x1e1e1e1eu) | (h & 0x20202020u);
-    }
-}
-// What those are multiplied by, so that both together are fold · (scale · low + scale · high).
-template <int FORMAT>
-INLINE void split_scales(const Scales& s, int j, u32& first, u32& second) {
-    u32 even = s.scale[j >> 1] & 0x00ff00ffu;
-    first = __byte_perm(FORMAT == Q4_K ? even * 16 : even * 2, 0, j & 1 ? 0x4432 : 0x4410);
-    second = (u32)scale_of(s, 2 * j + 1);
-}
-
-template <int FORMAT>
-INLINE void tile_k(const u8* tile, const Rows256& rows, float (&t)[8]) {
-    constexpr int BYTES = FORMAT == Q5_K ? 176 : 144, CODES = BYTES - 128;
-    u32 sum[2][4] = {}, fifths[4] = {};
-    const u8* own = tile + own_row<B256>() * BYTES;
-    uint4 head = quad_of(own), head8 = quad_of(own + 8 * BYTES);
-    Scales s = read_scales(head.y, head.z, head.w), s8 = read_scales(head8.y, head8.z, head8.w);
-    if (FORMAT == Q5_K) load_codes(fifths, tile, BYTES, 16);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        u32 x[4], a[4], a2[4], b[4], b2[4], scale, scale8, by, by8;
-        int c[2][4] = {}, c2[2][4] = {};
-        load_codes(x, tile, BYTES, CODES + 32 * j);
-        load_rows(b, rows.codes, 2 * j), load_rows(b2, rows.codes, 2 * j + 1);
-#pragma unroll
-        for (int i = 0; i < 4; i++) split_codes<FORMAT>(x[i], fifths[i], j, a[i], a2[i]);
-        split_scales<FORMAT>(s, j, scale, by), split_scales<FORMAT>(s8, j, scale8, by8);
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            mma_u8(c[n], a, b[2 * n], b[2 * n + 1]);
-            mma_u8(c2[n], a2, b2[2 * n], b2[2 * n + 1]);
-        }
-        add_scaled(sum, c, scale, scale8), add_scaled(sum, c2, by, by8);
-    }
-    float m[2][4], unfold = FORMAT == Q4_K ? 0x1p-4f : 0x1p-1f;
-    min_sums(m, head, head8, rows);
-    float d = mul1(half_to_float(head.x), unfold), d8 = mul1(half_to_float(head8.x), unfold);  // exact
-    float dmin = half_to_float(head.x >> 16), dmin8 = half_to_float(head8.x >> 16);
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        bool high = k & 2;
-        float mins = mul1(high ? dmin8 : dmin, m[k >> 2][k & 3]);
-        t[k] = fma1(high ? d8 : d, __int2float_rn((int)sum[k >> 2][k & 3]), -mins);
-    }
-}
-
-// Four times the codes, centred: six bits without sign at the upper end of a byte, the highest one inverted.
-INLINE u32 four_centred(u32 nibbles, u32 pairs, int part) {  // nibbles in place; pairs at bits 2·part and up, inverted
-    u32 low = part < 2 ? nibbles << 2 : nibbles >> 2, high = pairs << (6 - 2 * part);
-    return (low & 0x3c3c3c3cu) | (high & 0xc0c0c0c0u);
-}
-INLINE void tile_6(const u8* tile, const Rows256& rows, float (&t)[8]) {
-    constexpr int BYTES = 208;
-    const u8* own = tile + own_row<B256>() * BYTES;
-    const u16* apart = (const u16*)(tile + TILE_OUTPUTS * BYTES) + own_row<B256>();
-    u32 d_of = apart[0], d8_of = apart[8], codes = rows.codes, sum[2][4] = {};
-#pragma unroll 1
-    for (int half = 0; half < 2; half++, own += 8, codes += 128) {
-        uint2 s = pair_of(own), s8 = pair_of(own + 8 * BYTES);
-        u32 nibbles[2][4], pairs[4];
-        load_codes(nibbles[0], tile + 64 * half, BYTES, 16), load_codes(nibbles[1], tile + 64 * half, BYTES, 48);
-        load_codes(pairs, tile + 32 * half, BYTES, 144);
-#pragma unroll
-        for (int i = 0; i < 4; i++) pairs[i] ^= 0xaaaaaaaau;
-#pragma unroll
-        for (int part = 0; part < 4; part++) {
-            u32 a[4], b[4];
-            load_rows(b, codes, part);
-#pragma unroll
-            for (int i = 0; i < 4; i++) a[i] = four_centred(nibbles[part & 1][i], pairs[i], part);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {  // sixteen codes have a scale
-                int c[2][4] = {}, at = 2 * (part & 1) + i;
-                for (int n = 0; n < 2; n++) mma_s8_16(c[n], a[2 * i], a[2 * i + 1], b[2 * n + i]);
-                add_scaled(sum, c, signed_byte(part < 2 ? s.x : s.y, at), signed_byte(part < 2 ? s8.x : s8.y, at));
-            }
-        }
-    }
-    float d = mul1(half_to_float(d_of), 0x1p-2f), d8 = mul1(half_to_float(d8_of), 0x1p-2f);  // exact
-#pragma unroll
-    for (int k = 0; k < 8; k++) t[k] = mul1(k & 2 ? d8 : d, __int2float_rn((int)sum[k >> 2][k & 3]));
-}
-INLINE void unit_terms(B256, int format, const u8* tile, const Rows256& rows, Terms<B256>& to) {
-    if (format == Q4_K) tile_k<Q4_K>(tile, rows, to.t);
-    else if (format == Q5_K) tile_k<Q5_K>(tile, rows, to.t);
-    else tile_6(tile, rows, to.t);
-}
-
-// --- blocks of 32 and floats: a lane takes eight neighbouring codes of a weight and of a row ---
-template <int BYTES>
-struct RowsPlain {
-    const u8* q;
-    int pitch;
-    MEMBER void next(int units) { q += units * BYTES; }
-};
-INLINE RowsPlain<CODES_PITCH> rows_at(B32, const u8* q, int pitch) { return {q, pitch}; }
-INLINE RowsPlain<GRID_UNIT> rows_at(BGrid, const u8* q, int pitch) { return {q, pitch}; }
-struct Operands {
-    const u8 *w, *q;  // of outputs `row` and row + 8; of input rows `column` and column + 8
-    int w8, q8;       // bytes from one to the other
-    const u8* sums;   // of input row 2·pair
-    int q1;           // bytes from one input row to the next
-};
-INLINE const u8* sums_of(const Operands& o, int i) {
-    return o.sums + (i & 1) * o.q1 + (i >> 1) * o.q8;
-}  // rows 0, 1, 8, 9
-INLINE void pairs_at(const Operands& o, int at, uint2 (&b)[2]) {
-    b[0] = pair_of(o.q + at), b[1] = pair_of(o.q + o.q8 + at);
-}
-INLINE Operands operands(int bytes, int row, const u8* tile, const u8* q, int pitch) {
-    int column = threadIdx.x % 32 / 4;
-    return {tile + row * bytes, q + column * pitch, 8 * bytes, 8 * pitch,
-            q + 2 * own_pair() * pitch + GROUP, pitch};
-}
-
-// Eight neighbouring codes of block j, not centred: the low nibbles are elements 0 to 15, the high ones
-// 16 to 31.
-template <int FORMAT>
-INLINE uint2 codes_32(const u8* group, int j, int pair) {
-    using Form = Form32<FORMAT>;
-    if (FORMAT == Q8_0) return pair_of(group + 16 + 32 * j + 8 * pair);
-    uint2 w = pair_of(group + 16 * (Form::HEAD + j) + 8 * (pair & 1));
-    int shift = pair & 2 ? 4 : 0;
-    w.x = w.x >> shift & 0x0f0f0f0fu, w.y = w.y >> shift & 0x0f0f0f0fu;
-    if (Form::FIFTHS) {
-        u32 h = *(const u32*)(group + 16 * Form::HEAD - 32 + 4 * j) >> (8 * pair);
-        w.x |= spread(h), w.y |= spread(h >> 4);
-    }
-    return w;
-}
-
-template <int FORMAT>
-INLINE void tile_32(const Operands& o, int pair, float* t) {
-    using Form = Form32<FORMAT>;
-    constexpr bool SUMS = Form::OFFSET || Form::CENTRE != 0;
-    uint4 d = quad_of(o.w), d8 = quad_of(o.w + o.w8), m = d, m8 = d8;
-    if (Form::OFFSET) m = quad_of(o.w + 16), m8 = quad_of(o.w + o.w8 + 16);
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        uint2 w = codes_32<FORMAT>(o.w, j, pair), w8 = codes_32<FORMAT>(o.w + o.w8, j, pair), b[2];
-        u32 a[4] = {w.x, w8.x, w.y, w8.y};
-        pairs_at(o, 32 * j + 8 * pair, b);
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            int c[4] = {0, 0, 0, 0};
-            mma_s8(c, a, b[n].x, b[n].y);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int sum = SUMS ? *(const i16*)(sums_of(o, 2 * n + i) + 2 * j) : 0;
-                t[8 * j + 4 * n + i] = term_32<FORMAT>(c[i], sum, half_of(d, j), half_of(m, j));
-                t[8 * j + 4 * n + 2 + i] = term_32<FORMAT>(c[2 + i], sum, half_of(d8, j), half_of(m8, j));
-            }
-        }
-    }
-}
-
-// A weight's code is 256·high + low, low without sign: two permutations make both of two words.
-INLINE void tile_grid(const Operands& o, int pair, float* t) {
-    int hh[2][4] = {}, hl[2][4] = {}, lh[2][4] = {}, ll[2][4] = {};
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        int at = 64 * k + 16 * pair;
-        uint4 w = quad_of(o.w + at), w8 = quad_of(o.w + o.w8 + at);
-        u32 low[4] = {__byte_perm(w.x, w.y, 0x6420), __byte_perm(w8.x, w8.y, 0x6420),
-                      __byte_perm(w.z, w.w, 0x6420), __byte_perm(w8.z, w8.w, 0x6420)};
-        u32 high[4] = {__byte_perm(w.x, w.y, 0x7531), __byte_perm(w8.x, w8.y, 0x7531),
-                       __byte_perm(w.z, w.w, 0x7531), __byte_perm(w8.z, w8.w, 0x7531)};
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            uint4 x = quad_of(o.q + n * o.q8 + at);
-            mma_s8(hh[n], high, x.z, x.w), mma_s8(hl[n], high, x.x, x.y);
-            mma_u8(lh[n], low, x.z, x.w), mma_u8(ll[n], low, x.x, x.y);
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            u32 high = ((u32)hh[n][c] << 7) + (u32)hl[n][c], low = ((u32)lh[n][c] << 7) + (u32)ll[n][c];
-            t[4 * n + c] = __int2float_rn((int)((high << 8) + low));
-        }
-}
-
-INLINE void unit_terms(B32, int format, const u8* tile, const RowsPlain<CODES_PITCH>& rows, Terms<B32>& to) {
-    Operands o = operands(group_bytes(format), own_row<B32>(), tile, rows.q, rows.pitch);
-    switch (format) {
-        case Q8_0: return tile_32<Q8_0>(o, own_pair(), to.t);
-        case Q4_0: return tile_32<Q4_0>(o, own_pair(), to.t);
-        case Q4_1: return tile_32<Q4_1>(o, own_pair(), to.t);
-        case Q5_0: return tile_32<Q5_0>(o, own_pair(), to.t);
-        default: return tile_32<Q5_1>(o, own_pair(), to.t);
-    }
-}
-INLINE void unit_terms(BGrid, int, const u8* tile, const RowsPlain<GRID_UNIT>& rows, Terms<BGrid>& to) {
-    int row = own_row<BGrid>();
-    const u32* steps = (const u32*)(tile + TILE_OUTPUTS * GRID_UNIT);
-    to.step[0] = steps[row], to.step[1] = steps[row + 8];
-    tile_grid(operands(GRID_UNIT, row, tile, rows.q, rows.pitch), own_pair(), to.t);
-}
-
-// --- jobs ---
 struct __align__(16) Tile {
     const u8* from;  // its first unit
     u32 what;        // part, format, bytes of a unit
@@ -377,187 +70,309 @@ struct __align__(16) Tile {
     MEMBER int format() const { return (int)(what >> 2 & 31); }
     MEMBER int bytes() const { return (int)(what >> 7); }
 };
-INLINE Tile& tile_of_block(int i) { return ((Tile*)at_byte(work.list))[i]; }
+INLINE Tile& tile_of_piece(int i) { return ((Tile*)at_byte(work.list))[i]; }
 INLINE Tile make_tile(const Part& part, int p, int units, int tile) {
     u32 bytes = (part.size & 31) * 256 + (part.size >> 5) * 16;
     return {part.weights + (i64)tile * units * bytes, (u32)p | (u32)part.format << 2 | bytes << 7, tile * TILE_OUTPUTS};
 }
-
-struct __align__(16) Chain {
-    float totals[16 * TILE_OUTPUTS];  // as the lanes hold them
-    u32 done, spare[3];               // jobs of this tile and of those that were here before
-};
-static_assert(sizeof(Chain) == 1040, "what the launch counts");
-
-INLINE Chain* chain_at(int i) { return (Chain*)at_byte(work.chains) + i; }
+INLINE int slice_of(int unit) { return (int)(work.slice == 1 ? (u32)unit : __umulhi((u32)unit, (u32)work.by_slice)); }
 template <typename Form>
 INLINE const float* scales_at(int unit) {  // of this lane's first row
     return (const float*)at_byte(work.scales) + 16 * Form::BLOCKS * unit + 2 * own_pair();
 }
+INLINE int first_unit(int piece) { return piece < work.each ? work.from : 0; }
+INLINE int end_unit(int piece) { return piece >= work.pieces - work.each ? work.to : work.units; }
 
-// The first output that begins at or behind x.
-INLINE u32 output_at(const Part& part, u32 cost, u32 x) {
-    return x > part.base ? min((u32)part.outputs, __umulhi(x - part.base + cost - 1, part.by_cost)) : 0;
-}
+struct __align__(16) Chain {
+    float totals[16 * TILE_OUTPUTS];  // as the lanes hold them
+    u32 done, spare[3];               // jobs of this piece and of those that were here before; of a run: 1
+};
+static_assert(sizeof(Chain) == 1040, "what the launch counts");
+INLINE Chain* chain_at(int i) { return (Chain*)at_byte(work.chains) + i; }
 
-// What a thread block has to do, by one warp: lane p shares out part p, lane PARTS has the sums.
+// By one warp: lane p shares out part p.
 template <typename Form>
 INLINE void know_work(const Matvec& a, int warps) {
-    int lane = threadIdx.x % 32, gated = is_gated(a), before = 0, starts[PARTS + 1];
-    const Part& part = a.parts[lane % PARTS];
-    u32 low = split_at(a.split, blockIdx.x), high = split_at(a.split, blockIdx.x + 1), cost = part.size & 31;
-    if (!gated) low = output_at(part, cost, low), high = output_at(part, cost, high);
-    int first = (int)(low + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
-    int count = (int)(high + TILE_OUTPUTS - 1) / TILE_OUTPUTS - first;
-    if (lane >= (gated ? 2 : PARTS)) count = 0;
+    int lane = threadIdx.x % 32, gated = is_gated(a), starts[PARTS + 1], count, from = 0, to, parts = 0, owner = 0;
+    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
+    Line line = {units, 0, (int)a.by_units, 1 + gated};
+    const Part& part = a.parts[gated ? 0 : lane % PARTS];
+    Share s = share_of(part, a.split, line);
+    to = units, count = lane < (gated ? 1 : PARTS) ? s.count : 0, starts[0] = 0;
 #pragma unroll
     for (int k = 0; k < PARTS; k++) {
-        int more = __shfl_sync(~0u, count, k);
-        if (k < lane) before += more;
+        int more = __shfl_sync(~0u, count, k), low = __shfl_sync(~0u, s.begin, k), high = __shfl_sync(~0u, s.end, k);
+        if (more && starts[k] == 0) from = low, owner = k;
+        if (more) to = high;
+        starts[k + 1] = starts[k] + more;
     }
-#pragma unroll
-    for (int k = 0; k <= PARTS; k++) starts[k] = __shfl_sync(~0u, before, k);
+    int before = (int)blockIdx.x - 1;
+    if (lane == owner && from) {  // thread blocks between own nothing
+        u32 cost = gated ? 1 : part.size & 31, begin = (u32)(s.first * units + from);
+        while (unit_at(part, cost, split_at(a.split, (u32)before), line) == begin) before--;
+    }
 
     Batch b;
-    int units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
     b.units = units, b.blocks = units * Form::BLOCKS, b.jobs = (units + Form::SPAN - 1) / Form::SPAN;
-    b.slice = min(a.slice, b.jobs * Form::SPAN);
+    b.slice = min(a.slice, b.jobs * Form::SPAN), b.by_slice = (int)(0xffffffffu / (u32)b.slice + 1);
     b.span = b.slice / Form::SPAN, b.slices = (int)((u32)(b.jobs + b.span - 1) / (u32)b.span);
-    bool cut = b.slices > COPIES;
+    bool cut = COPIES * b.slice < units;
     b.pitch = pitch_of<Form>(cut ? b.slice : units);
     b.step = cut ? rows_bytes<Form>(b.slice) : b.slice * Form::NEXT;
-    b.tiles = starts[PARTS], b.pass = a.pass;
+    b.each = line.each, b.pieces = b.each * starts[PARTS], b.pass = a.pass;
+    b.from = from, b.to = to, b.before = __shfl_sync(~0u, before, owner);
+    b.all = b.pieces * units - b.each * (from + units - to);
     b.again = cut ? b.slices : 0;
-    b.rounds = b.tiles ? b.slices : 0;
+    b.rounds = b.pieces ? b.slices : 0;
 #pragma unroll 1
-    for (int i = b.pass; i < b.tiles; i += b.pass) b.rounds += b.again;
+    for (int i = b.pass; i < b.pieces; i += b.pass) b.rounds += b.again;
     b.rows = warps * a.stages * a.stage_bytes;
     b.scales = b.rows + (cut ? COPIES * b.step : rows_bytes<Form>(units));
     b.chains = b.scales + 64 * b.blocks;
     b.list = b.chains + (int)sizeof(Chain) * b.pass;
-    b.runs = !cut && b.tiles >= warps && b.pass >= (gated ? b.tiles : warps);
+    b.table = b.list + 16 * b.pieces;
+    b.lag = from > 0 && a.table;
     if (lane == 0) work = b;
     for (int i = lane; i < b.pass; i += 32) ((Chain*)at_byte(b.chains))[i].done = 0;
 #pragma unroll 1
-    for (int base = 0; base < b.tiles; base += 32) {
+    for (int base = 0; base < b.pieces; base += 32) {
         int i = base + lane, p = (i >= starts[1]) + (i >= starts[2]) + (i >= starts[3]), tile = i;
-        if (gated) p = i & 1, tile = i >> 1;
-        else tile -= __shfl_sync(~0u, before, p);
-        tile += __shfl_sync(~0u, first, p);
-        if (i < b.tiles) ((Tile*)at_byte(b.list))[i] = make_tile(a.parts[p], p, units, tile);
-    }
-}
-
-// Where a warp is: job q of tile t of the n that are under way in this pass; behind the last one q is negative.
-struct Walk {
-    int q, t, n, pass;
-    MEMBER bool over() const { return q < 0; }
-    MEMBER int tile() const { return pass * work.pass + t; }
-    MEMBER bool forward(int by) {  // whether into another pass
-        bool another = false;
-        t += by;
-#pragma unroll 1
-        while (t >= n) t -= n, q++;
-#pragma unroll 1
-        while (q >= work.jobs) {
-            t += (q - work.jobs) * n, q = 0, pass++, another = true;
-            n = min(work.pass, work.tiles - pass * work.pass);
-            if (n <= 0) {
-                q = -1;
-                break;
-            }
-#pragma unroll 1
-            while (t >= n) t -= n, q++;
+        if (gated) {
+            p = i & 1, tile = (i >> 1) + __shfl_sync(~0u, s.first, 0);
+        } else {
+#pragma unroll
+            for (int k = 1; k < PARTS; k++) tile -= p == k ? starts[k] : 0;
+            tile += __shfl_sync(~0u, s.first, p);
         }
-        return another;
+        if (i < b.pieces) ((Tile*)at_byte(b.list))[i] = make_tile(a.parts[p], p, units, tile);
     }
-};
-INLINE Walk walk_from(int job) {
-    Walk w = {0, 0, min(work.pass, work.tiles), 0};
-    if (w.n <= 0) w.q = -1;
-    else w.forward(job);
-    return w;
 }
 
-// The part of all units, tile by tile, that one warp does: from unit `unit` of a tile up to unit `end` of another one.
+// --- runs ---
+struct Stretch {  // of a piece; behind the last one the piece is negative
+    int piece, unit, end;
+};
 struct __align__(16) Run {
-    int tile, unit, last, end;
+    int first, from, last, end;  // from unit `from` of the first piece up to unit `end` of the last one
 };
 __shared__ Run runs[BATCH_WARPS];
+// Where all pieces of up stand behind all of gate, so that what is handed on ends a run, and what is taken begins one.
+struct Position {
+    int piece, unit;  // on that line
+};
+INLINE Position position_of(int x) {
+    const Batch& b = work;
+    int half = b.all / b.each, count = b.pieces / b.each, length = (count == 1 ? b.to : b.units) - b.from, base = 0;
+    if (x >= half && b.each == 2) x -= half, base = count;
+    if (x < length) return {base, b.from + x};
+    x -= length;
+    return {base + 1 + x / b.units, x % b.units};
+}
+INLINE int piece_at(int i) {
+    int count = work.pieces / 2;
+    return work.each == 1 ? i : i < count ? 2 * i : 2 * (i - count) + 1;
+}
 INLINE Run run_of(int warp, int warps) {
-    int units = work.units, all = work.tiles * units, each = all / warps, more = all - each * warps;
-    int low = each * warp + min(warp, more), high = low + each + (warp < more);
-    int first = low / units, last = high / units;
-    return {first, low - first * units, last, high - last * units};
-}
-// Its i-th stretch of a tile, as they are done: the last tile's first units, whole tiles, the first tile's last units.
-struct Stretch {
-    int tile, unit, end;  // no tile: -1
-};
-INLINE Stretch stretch_of(int i) {
-    Run r = runs[threadIdx.x / 32];
-    if (r.end && i == 0) return {r.last, 0, r.end};
-    int tile = r.tile + (r.unit > 0) + i - (r.end > 0);
-    if (tile < r.last) return {tile, 0, work.units};
-    return {tile == r.last && r.unit ? r.tile : -1, r.unit, work.units};
-}
-
-// --- the ring of one warp: a unit of a tile in each stage ---
-__shared__ u64 stages_full[BATCH_WARPS * BATCH_STAGES];
-
-INLINE u8* stage_at(const Matvec& a, int stage) {
-    return at_byte((int)((threadIdx.x / 32 * a.stages + stage) * a.stage_bytes));
-}
-
-struct Asking {  // what a warp requests next: `left` units of a tile
-    const u8* from;
-    int left, bytes, piece;
-    MEMBER void begin(int i, int unit, int units) {
-        const Tile g = tile_of_block(i);
-        bytes = g.bytes(), from = g.from + (i64)unit * bytes, left = units;
+    int all = work.all, low = 0;
+    if (work.each == 2 && warps % 2 == 0) {  // gate and up apart
+        all /= 2, warps /= 2;
+        if (warp >= warps) warp -= warps, low = all;
     }
-};
-__shared__ Walk asked[BATCH_WARPS];  // the job of that
+    int each = all / warps, more = all - each * warps;
+    low += each * warp + min(warp, more);
+    Position a = position_of(low), b = position_of(low + each + (warp < more));
+    bool is_cut = b.piece < work.pieces && b.unit > first_unit(piece_at(b.piece));
+    return {a.piece, a.unit, b.piece - !is_cut, is_cut ? b.unit : end_unit(piece_at(b.piece - 1))};
+}
+// Its i-th stretch, as they are done: from the last piece to the first one.
+INLINE Stretch stretch_of(int warp, int i) {
+    Run r = runs[warp];
+    int at = r.last - i, piece = piece_at(at);
+    if (at < r.first) return {-1, 0, 0};
+    return {piece, at == r.first ? r.from : first_unit(piece), i == 0 ? r.end : end_unit(piece)};
+}
 
+// --- turns ---
+// A chain begins with zeros or with what another thread block handed on, and ends with the tile or is handed on.
+constexpr u32 FROM_ZERO = 32, FROM_BLOCK = 64, TO_BLOCK = 128, TO_END = 256;
+struct __align__(16) Job {
+    const u8* from;  // its first unit
+    int bytes, units;
+    u32 place;  // in 16 bytes: where the unit of all rows stands | where their scales of it do << 16
+    u32 when;   // the fetch that brings those | piece << 16
+    u32 what;   // format | flags | chain << 16
+    u32 before;  // jobs of its chain
+    MEMBER int rows() const { return (int)(place & 0xffff) * 16; }
+    MEMBER const float* scales() const { return (const float*)at_byte((int)(place >> 16) * 16) + 2 * own_pair(); }
+    MEMBER int piece() const { return (int)(when >> 16); }
+    MEMBER int format() const { return (int)(what & 31); }
+    MEMBER bool is(u32 flags) const { return what & flags; }
+    MEMBER Chain* chain() const { return chain_at((int)(what >> 16)); }
+};
+static_assert(sizeof(Job) == 32, "what the launch counts");
+INLINE Job& job_at(int i) { return ((Job*)at_byte(work.table))[i]; }
+
+// Row r of a pass has job r of each of its pieces, of those that come late another one.
+struct Pass {
+    int late, whole, brief;  // pieces: that another thread block has begun, others, those of them that end early
+    int lag, begin, late_end, jobs, brief_end;
+    MEMBER int before(int row) const {  // jobs of the rows before it
+        return whole * min(row, jobs) + brief * min(row, brief_end) + late * min(max(row - lag - begin, 0), late_end - begin);
+    }
+    MEMBER int rows() const { return late ? jobs + lag : jobs; }
+};
 template <typename Form>
-INLINE void ask_for(Asking& next, const Walk& at) {
-    int unit = Form::SPAN * at.q;
-    next.left = 0;
-    if (!at.over()) next.begin(at.tile(), unit, min(Form::SPAN, work.units - unit));
+INLINE Pass pass_of(int pass) {
+    const Batch& b = work;
+    int left = b.pieces - pass * b.pass, n = min(left, b.pass);
+    Pass p = {pass == 0 && b.lag ? b.each : 0, 0, 0, b.lag * b.span, b.from / Form::SPAN};
+    p.brief = n == left && n > p.late && b.to < b.units ? b.each : 0, p.whole = n - p.late - p.brief;
+    p.jobs = b.jobs, p.brief_end = (b.to + Form::SPAN - 1) / Form::SPAN;
+    p.late_end = b.pieces == b.each ? p.brief_end : b.jobs;
+    return p;
 }
-INLINE void ask_for_piece(Asking& next) {
-    Stretch p = stretch_of(next.piece++);
-    next.left = 0;
-    if (p.tile >= 0) next.begin(p.tile, p.unit, p.end - p.unit);
+template <typename Form>
+INLINE int all_jobs() {
+    const Batch& b = work;
+    int begin = b.from / Form::SPAN, end = (b.to + Form::SPAN - 1) / Form::SPAN;
+    return b.pieces * b.jobs - b.each * (begin + b.jobs - end);
 }
-// A group of copies even where there is nothing more, so that they can be counted.
-template <typename Form, bool by_runs>
-INLINE void request_next(Asking& next, u8* to, u64* full) {
-    int lane = threadIdx.x % 32;
-    if (next.left) {
+template <typename Form>
+INLINE Job make_job(int i) {
+    const Batch& b = work;
+    int pass = 0;
+    Pass p = pass_of<Form>(0);
+    int first = p.before(p.rows());
+    if (i >= first) {
+        int each = b.pass * b.jobs;
+        i -= first, pass = 1 + i / each, i %= each;
+        p = pass_of<Form>(pass);
+    }
+    int row = 0;
+#pragma unroll 1
+    for (int step = 1 << (31 - __clz(p.rows())); step; step >>= 1)
+        if (row + step < p.rows() && p.before(row + step) <= i) row += step;
+    int place = i - p.before(row), late = row - p.lag, q = row, chain = place;
+    late = p.late && late >= p.begin && late < p.late_end ? p.late : 0;
+    if (place < late) q -= p.lag;
+    else chain += p.late - late;
+    int piece = pass * b.pass + chain, unit = q * Form::SPAN, end = min(unit + Form::SPAN, b.units);
+    u32 flags = unit == first_unit(piece) ? unit ? FROM_BLOCK : FROM_ZERO : 0;
+    if (end >= end_unit(piece)) flags |= end < b.units ? TO_BLOCK : TO_END;
+    const Tile& g = tile_of_piece(piece);
+    int slice = slice_of(unit), round = pass * b.again + slice;
+    int rows = b.rows + round % COPIES * b.step + (unit - slice * b.slice) * Form::NEXT, scales = b.scales + 64 * Form::BLOCKS * unit;
+    return {g.from + (i64)unit * g.bytes(), g.bytes(), end - unit, (u32)rows / 16 | (u32)scales / 16 << 16,
+            ((u32)round & 0xffff) | (u32)piece << 16, (u32)g.format() | flags | (u32)chain << 16,
+            (u32)(pass * b.jobs + q - (chain < b.each ? b.lag * p.begin : 0))};
+}
+
+// --- the rings: a unit of a tile in each stage ---
+__shared__ u64 stages_full[BATCH_WARPS * BATCH_STAGES];
 #ifdef HAS_BULK
-        if (lane == 0) {
-            barrier_expect(full, (u32)next.bytes);
-            bulk_copy_once(to, next.from, (u32)next.bytes, full);
+constexpr int ARRIVALS = 1;
+#else
+constexpr int ARRIVALS = 32;
+#endif
+
+// By a warp.
+INLINE void copy_some(u8* to, const u8* from, int bytes) {
+    for (int k = 16 * (threadIdx.x % 32); k < bytes; k += 512) copy16(to + k, from + k);
+}
+struct Ring {
+    int warp, begin, stages, stage_bytes;  // where it begins in shared memory
+    u32 full;                              // address of its first barrier
+    int stage;
+    u32 phase;
+    const u8* from;  // what is asked for next: `left` units of a tile
+    int bytes, left;
+
+    MEMBER Ring(const Matvec& a, int of)
+        : warp(of), begin(of * a.stages * a.stage_bytes), stages(a.stages), stage_bytes(a.stage_bytes),
+          full(unknown(shared_address(stages_full + of * BATCH_STAGES))), stage(0), phase(0), from(nullptr), bytes(0), left(0) {}
+    MEMBER u8* here() const { return at_byte(begin + stage * stage_bytes); }
+    MEMBER void await() const { barrier_wait(full + 8 * (u32)stage, phase); }
+    MEMBER void advance() {
+        if (++stage == stages) stage = 0, phase ^= 1;
+    }
+    // One of the units that are left comes into this stage.
+    MEMBER void request() {
+#ifdef HAS_BULK
+        if (elected()) {
+            barrier_expect(full + 8 * (u32)stage, (u32)bytes);
+            bulk_copy_once(shared_address(here()), from, (u32)bytes, full + 8 * (u32)stage);
         }
 #else
-        for (int i = 16 * lane; i < next.bytes; i += 512) copy16(to + i, next.from + i);
+        copy_some(here(), from, bytes);
+        copy_arrive(full + 8 * (u32)stage);
 #endif
-        next.from += next.bytes, next.left--;
-        if (next.left == 0 && by_runs) {
-            ask_for_piece(next);
-        } else if (next.left == 0) {
-            Walk at = asked[threadIdx.x / 32];
-            at.forward(blockDim.x / 32 - 1);
-            ask_for<Form>(next, at);
-            __syncwarp();
-            if (lane == 0) asked[threadIdx.x / 32] = at;
-            __syncwarp();
+        from += bytes, left--;
+    }
+};
+
+// --- the rows ---
+// Full: a slice of the rows is there. Empty: all warps are through with it.
+__shared__ u64 rows_full[COPIES], rows_empty[COPIES];
+
+// Units [begin, begin + units) of all rows to `to`. TOGETHER: of all sixteen, whatever lies there, and their scales, if it is
+// the first time.
+template <typename Form>
+INLINE void fetch_slice(const Matvec& a, const Batch& b, int n, int begin, int units, bool is_first, u8* to, u64* full) {
+    int lane = threadIdx.x % 32;
+    const u8* from = a.source.codes + (i64)begin * Form::NEXT;
+    if constexpr (Form::TOGETHER) {
+        constexpr int EACH = 64 * Form::BLOCKS;  // bytes of a unit's scales
+        int bytes = units * Form::NEXT, more = is_first ? units * EACH : 0;
+        u8* scales = at_byte(b.scales + begin * EACH);
+        const u8* from_scales = (const u8*)a.source.scales + begin * EACH;
+#ifdef HAS_BULK
+        if (lane == 0) {
+            barrier_expect(full, (u32)(bytes + more));
+            bulk_copy(to, from, (u32)bytes, full);
+            if (more) bulk_copy(scales, from_scales, (u32)more, full);
         }
+        __syncwarp();
+#else
+        copy_some(to, from, bytes), copy_some(scales, from_scales, more);
+#endif
+    } else {
+        int bytes = units * Form::ROW_BYTES;
+        i64 row = (i64)b.units * Form::ROW_BYTES;
+#ifdef HAS_BULK
+        if (lane == 0) barrier_expect(full, (u32)(n * bytes));
+        __syncwarp();
+        if (lane < n) bulk_copy(to + lane * b.pitch, from + lane * row, (u32)bytes, full);
+#else
+        for (int r = 0; r < n; r++) copy_some(to + r * b.pitch, from + r * row, bytes);
+#endif
     }
 #ifndef HAS_BULK
-    copy_commit();
+    copy_arrive(full);
 #endif
+}
+// By one warp: the rows, once they are there, a slice at a time.
+template <typename Form>
+INLINE void fetch_rows(const Matvec& a) {
+    int begin = 0, n = min(*a.count, 16), lane = threadIdx.x % 32;
+    touch(a);
+    if (lane == 0) work.rows_there = n;
+    previous_kernel_done();
+    if (blockIdx.x == 0 && lane == 0) *a.made = 0;
+#pragma unroll 1
+    for (int i = 0; i < work.rounds; i++) {
+        if (i >= COPIES) barrier_wait(rows_empty + i % COPIES, (u32)(i / COPIES - 1) & 1);
+        __syncwarp();  // all lanes have seen it before it can end again
+        fetch_slice<Form>(a, work, n, begin, min(work.slice, work.units - begin), i < work.slices,
+                          at_byte(work.rows + i % COPIES * work.step), rows_full + i % COPIES);
+        begin += work.slice;
+        if (begin >= work.units) begin = 0;
+    }
+}
+// The rows' scales, sixteen of a block side by side. Of rows that are not there something is read too, for nothing.
+INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
+    int r = threadIdx.x % 16;
+#pragma unroll 4
+    for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
 }
 
 // --- chains ---
@@ -658,269 +473,236 @@ INLINE void write_tile(const Matvec& a, const Tile& g, float (&total)[8], const 
     }
 }
 
-// --- the rows ---
-// Full: a slice of the rows is there. Empty: all warps are through with it.
-__shared__ u64 rows_full[COPIES], rows_empty[COPIES];
-
-// By a warp.
-INLINE void copy_some(u8* to, const u8* from, int bytes) {
-    for (int k = 16 * (threadIdx.x % 32); k < bytes; k += 512) copy16(to + k, from + k);
+// What one thread block hands to another: totals of the piece that both have a part of.
+INLINE u32* handed_by(const Matvec& a, int block, int piece) {
+    return a.handed + ((i64)(2 * block + piece % work.each) * 32 + threadIdx.x % 32) * 8;
 }
-// Units [begin, begin + units) of all rows to `to`. TOGETHER: of all sixteen, whatever lies there, and their scales, if it is
-// the first time.
-template <typename Form>
-INLINE void fetch_slice(const Matvec& a, const Batch& b, int n, int begin, int units, bool is_first, u8* to, u64* full) {
-    int lane = threadIdx.x % 32;
-    const u8* from = a.source.codes + (i64)begin * Form::NEXT;
-    if constexpr (Form::TOGETHER) {
-        constexpr int EACH = 64 * Form::BLOCKS;  // bytes of a unit's scales
-        int bytes = units * Form::NEXT, more = is_first ? units * EACH : 0;
-        u8* scales = at_byte(b.scales + begin * EACH);
-        const u8* from_scales = (const u8*)a.source.scales + begin * EACH;
-#ifdef HAS_BULK
-        if (lane == 0) {
-            barrier_expect(full, (u32)(bytes + more));
-            bulk_copy(to, from, (u32)bytes, full);
-            if (more) bulk_copy(scales, from_scales, (u32)more, full);
+INLINE void hand_chain(u32* to, const float (&total)[8]) {  // of rows that are not there zeros: theirs may be anything
+#pragma unroll
+    for (int k = 0; k < 8; k++) hand_on(to + k, own_input(k) < work.rows_there ? total[k] : 0.0f);
+}
+
+// --- warps that multiply ---
+// Where slices take turns all warps pass all fetches, whether they have a unit there or not.
+struct Slices {
+    bool cut;
+    int there, lag;
+    MEMBER void go_to(int round) {
+#pragma unroll 1
+        while (there < round) {
+            __syncwarp();  // all lanes have seen this round's barrier before another one can end
+            int left = there - lag;
+            if (left >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + left % COPIES);
+            there++;
+            barrier_wait(rows_full + there % COPIES, (u32)(there / COPIES) & 1);
         }
-        __syncwarp();
-#else
-        copy_some(to, from, bytes), copy_some(scales, from_scales, more);
-#endif
-    } else {
-        int bytes = units * Form::ROW_BYTES;
-        i64 row = (i64)b.units * Form::ROW_BYTES;
-#ifdef HAS_BULK
-        if (lane == 0) barrier_expect(full, (u32)(n * bytes));
-        __syncwarp();
-        if (lane < n) bulk_copy(to + lane * b.pitch, from + lane * row, (u32)bytes, full);
-#else
-        for (int r = 0; r < n; r++) copy_some(to + r * b.pitch, from + r * row, bytes);
-#endif
     }
-#ifndef HAS_BULK
-    copy_commit();
-    copy_wait<0>();
-    barrier_arrive(full);
-#endif
-}
-// The warp that fetches the rows, a slice at a time.
+    MEMBER void reach(const Job& job) {
+        if (!cut) return barrier_wait(rows_full + (job.when & 0xffff), 0);
+        int more = (i16)(job.when - (u32)there);
+        if (more > 0) go_to(there + more);
+    }
+};
+// By all warps that multiply. The scales, unless they come with the rows.
 template <typename Form>
-INLINE void fetch_slices(const Matvec& a, const Batch& b, int n) {
-    int begin = 0;
-#pragma unroll 1
-    for (int i = 0; i < b.rounds; i++) {
-        if (i >= COPIES) barrier_wait(rows_empty + i % COPIES, (u32)(i / COPIES - 1) & 1);
-        __syncwarp();  // all lanes have seen it before it can end again
-        fetch_slice<Form>(a, b, n, begin, min(b.slice, b.units - begin), i < b.slices, at_byte(b.rows + i % COPIES * b.step),
-                          rows_full + i % COPIES);
-        begin += b.slice;
-        if (begin >= b.units) begin = 0;
-    }
-}
-// The rows' scales, sixteen of a block side by side. Of rows that are not there something is read too, for nothing.
-INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
-    int r = threadIdx.x % 16;
-#pragma unroll 4
-    for (int i = threadIdx.x / 16; i < blocks; i += 2 * warps) to[16 * i + r] = from[(i64)r * blocks + i];
-}
-// A warp goes on to a later fetch: all of them pass all of them, whether they have a job there or not.
-INLINE void go_to_round(int& there, int to) {
-#pragma unroll 1
-    while (there < to) {
-        __syncwarp();  // all lanes have seen this round's barrier before another one can end
-        if (there >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + there % COPIES);
-        there++;
-        barrier_wait(rows_full + there % COPIES, (u32)(there / COPIES) & 1);
+INLINE void await_rows(const Matvec& a, int warps) {
+    previous_kernel_done();
+    if constexpr (!Form::TOGETHER) {
+        fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, warps);
+        named_sync(1, 32 * warps);
     }
 }
 
-// The run of one warp. It is a tile long at least, so the totals that it goes on with at its end are there by then.
+// A run. It is a tile long at least, so the totals that it goes on with at its end are there by then.
 template <typename Form>
-INLINE void multiply_run(const Matvec& a, Asking& next) {
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1, stage = 0, there = -1, until = 0;
-    u64* full = stages_full + warp * BATCH_STAGES;
-    u32 phase = 0;
+INLINE void multiply_run(const Matvec& a, int warp, int warps) {
+    int next = 0;  // stretch to ask for
     bool gated = is_gated(a);
+    Ring ring(a, warp);
+    auto ask = [&] {
+        Stretch s = stretch_of(warp, next++);
+        if (s.piece < 0) return;
+        const Tile& g = tile_of_piece(s.piece);
+        ring.bytes = g.bytes(), ring.from = g.from + (i64)s.unit * ring.bytes, ring.left = s.end - s.unit;
+    };
+    if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
+    __syncwarp();
+    ask();
+#pragma unroll 1
+    for (int i = 0; i < a.stages; i++) {
+        if (ring.left) ring.request();
+        if (ring.left == 0) ask();
+        ring.advance();
+    }
+    ring.stage = 0, ring.phase = 0;
+    if (warp == warps - 1) fetch_rows<Form>(a);
+    await_rows<Form>(a, warps);
+
     float total[8];
 #pragma unroll 1
     for (int i = 0;; i++) {
-        Stretch p = stretch_of(i);
-        if (p.tile < 0) break;
-        const Tile& g = tile_of_block(p.tile);
-        int format = g.format();
+        Stretch s = stretch_of(warp, i);
+        if (s.piece < 0) break;
+        const Tile& g = tile_of_piece(s.piece);
+        int format = g.format(), unit = s.unit;
+        Chain* before = chain_at(gated ? s.piece : warp - 1);
         auto rows = rows_at(Form(), at_byte(work.rows), work.pitch);
-        rows.next(p.unit);
-        const float* scales = scales_at<Form>(p.unit);
-        if (p.unit) {
-            Chain* chain = chain_at(gated ? p.tile : warp - 1);
-            count_wait(&chain->done, 1);
-            load_chain(chain->totals, total);
-        } else {
+        rows.next(unit);
+        const float* scales = scales_at<Form>(unit);
+        if (unit == 0) {
             for (int k = 0; k < 8; k++) total[k] = 0.0f;
+        } else if (unit == first_unit(s.piece)) {
+            taken8(handed_by(a, work.before, s.piece), total);
+        } else {
+            count_wait(&before->done, 1);
+            load_chain(before->totals, total);
         }
 #pragma unroll 1
-        for (int unit = p.unit; unit < p.end; unit++) {
-            for (; unit >= until; until += work.slice) go_to_round(there, there + 1);
-            u8* here = stage_at(a, stage);
-            Terms<Form> now;
-            await(full + stage, phase, a.stages);
-            unit_terms(Form(), format, here, rows, now);
-            __syncwarp();
-            request_next<Form, true>(next, here, full + stage);
-            advance(Form(), scales, now, total);
-            rows.next(1), scales += 16 * Form::BLOCKS;
-            if (++stage == a.stages) stage = 0, phase ^= 1;
+        while (unit < s.end) {
+            int slice = slice_of(unit), until = min(s.end, (slice + 1) * work.slice);
+            barrier_wait(rows_full + slice, 0);
+#pragma unroll 1
+            for (; unit < until; unit++) {
+                Terms<Form> now;
+                ring.await();
+                unit_terms(Form(), format, ring.here(), rows, now);
+                __syncwarp();
+                if (ring.left) {
+                    ring.request();
+                    if (ring.left == 0) ask();
+                }
+                advance(Form(), scales, now, total);
+                rows.next(1), scales += 16 * Form::BLOCKS;
+                ring.advance();
+            }
         }
-        bool whole = p.end == work.units;
-        if (whole && !gated) {
+        if (s.end == work.units && !gated) {
             write_tile<Form>(a, g, total, nullptr);
-            continue;
-        }
-        Chain* chain = chain_at(gated ? p.tile : warp);
-        store_chain(chain->totals, total);
-        __syncwarp();
-        if (!whole && threadIdx.x % 32 == 0) count_set(&chain->done, 1);
-    }
-    if (gated) {
-        named_sync(1, 32 * warps);
-        for (int i = 2 * warp; i < work.tiles; i += 2 * warps) {
-            load_chain(chain_at(i + 1)->totals, total);
-            write_tile<Form>(a, tile_of_block(i + 1), total, chain_at(i)->totals);
+        } else if (s.end == end_unit(s.piece) && s.end < work.units) {
+            hand_chain(handed_by(a, blockIdx.x, s.piece), total);
+        } else {
+            Chain* chain = chain_at(gated ? s.piece : warp);
+            store_chain(chain->totals, total);
+            __syncwarp();
+            if (s.end < work.units && threadIdx.x % 32 == 0) count_set(&chain->done, 1);
         }
     }
-#ifndef HAS_BULK
-    copy_wait<0>();
-#endif
+    if (!gated) return;
+    named_sync(1, 32 * warps);
+    for (int i = 2 * warp; i < work.pieces; i += 2 * warps) {
+        if (end_unit(i) < work.units) continue;
+        load_chain(chain_at(i + 1)->totals, total);
+        write_tile<Form>(a, tile_of_piece(i + 1), total, chain_at(i)->totals);
+    }
 }
 
 // The jobs of one warp.
 template <typename Form>
-INLINE void multiply(const Matvec& a, Asking& next) {
-    int warp = threadIdx.x / 32, stage = 0, there = -1, until = -1;
-    u64* full = stages_full + warp * BATCH_STAGES;
-    u32 phase = 0;
-    int rows_from = 0;  // where unit 0 would be, were it in this slice's place
-    Walk at = walk_from(warp);
+INLINE void multiply(const Matvec& a, int warp, int warps) {
+    bool cut = COPIES * a.slice * Form::UNIT < a.source.width;
+    int all = all_jobs<Form>(), next = 0, end = 0;  // jobs of this table: which to ask for, how many
+    bool gated = is_gated(a);
+    Ring ring(a, warp);
+    Slices slices = {cut, -1, work.lag};
+    auto ask = [&] {
+        if (next >= end) return;
+        const Job& job = job_at(next);
+        next += warps;
+        ring.from = job.from, ring.bytes = job.bytes, ring.left = job.units;
+    };
 #pragma unroll 1
-    while (!at.over()) {
-        int unit = Form::SPAN * at.q;
-        if (at.q >= until) {  // another slice
-            int slice = 0;
-            for (until = work.span; at.q >= until; until += work.span) slice++;
-            int round = at.pass * work.again + slice;
-            go_to_round(there, round);
-            rows_from = work.rows + round % COPIES * work.step - slice * work.slice * Form::NEXT;
+    for (int base = 0; base < all || base == 0; base += a.table) {
+        if (base) {
+            // Of the last jobs up to two are late ones: whoever has another one must not wait for slices that a warp holds here.
+            for (int i = end - 1; cut && i >= max(0, end - 1 - work.each); i--) slices.reach(job_at(i));
+            named_sync(1, 32 * warps);
         }
-        const Tile& g = tile_of_block(at.tile());
-        int format = g.format(), count = min(Form::SPAN, work.units - unit);
-        auto rows = rows_at(Form(), at_byte(rows_from + unit * Form::NEXT), work.pitch);
-        Terms<Form> now;
-        float total[8];
-        u32 steps[2] = {};
+        end = min(all - base, a.table);
+        for (int i = threadIdx.x; i < end; i += 32 * warps) job_at(i) = make_job<Form>(base + i);
+        named_sync(1, 32 * warps);
+        next = warp;
+        ask();
+        Ring first = ring;
 #pragma unroll 1
-        for (int k = 0; k < count; k++) {
-            if (Form::SPAN > 1 && k) hold(now, total, steps);
-            u8* here = stage_at(a, stage);
-            await(full + stage, phase, a.stages);
-            unit_terms(Form(), format, here, rows, now);
-            rows.next(1);
-            __syncwarp();
-            request_next<Form, false>(next, here, full + stage);
-            if (++stage == a.stages) stage = 0, phase ^= 1;
+        for (int i = 0; i < a.stages; i++) {
+            if (ring.left) ring.request();
+            if (ring.left == 0) ask();
+            ring.advance();
         }
-        Terms<Form> before;
-        hold(total, steps, before);
+        ring.stage = first.stage, ring.phase = first.phase;
+        if (base == 0) await_rows<Form>(a, warps);
+#pragma unroll 1
+        for (int i = warp; i < end; i += warps) {
+            const Job job = job_at(i);
+            slices.reach(job);
+            auto rows = rows_at(Form(), at_byte(job.rows()), work.pitch);
+            Terms<Form> now;
+            float total[8];
+            u32 steps[2] = {};
+            bool is_pair = Form::SPAN > 1 && job.units > 1;
+#pragma unroll 1
+            for (int k = 0;; k++) {
+                ring.await();
+                unit_terms(Form(), job.format(), ring.here(), rows, now);
+                __syncwarp();
+                if (ring.left) {
+                    ring.request();
+                    if (ring.left == 0) ask();
+                }
+                ring.advance();
+                if (!is_pair || k) break;
+                hold(now, total, steps);
+                rows.next(1);
+            }
+            Terms<Form> before;
+            hold(total, steps, before);
 
-        // Of a gate's tile the totals stay, until those of the other tile are written out.
-        bool gated = is_gated(a), kept = gated && at.t % 2 == 0, last = at.q + 1 == work.jobs;
-        Chain* chain = chain_at(at.t);
-        u32 job = (u32)(at.pass * work.jobs + at.q);
-        const float* scales = scales_at<Form>(unit);
-        count_wait(&chain->done, job);
-        if (at.q) {
-            load_chain(chain->totals, total);
-        } else {
-            if (kept) count_wait(&chain[1].done, job);
-            for (int k = 0; k < 8; k++) total[k] = 0.0f;
+            // Of a gate's tile the totals stay, until those of the other tile are written out.
+            bool kept = gated && job.piece() % 2 == 0;
+            Chain* chain = job.chain();
+            const float* scales = job.scales();
+            count_wait(&chain->done, job.before);
+            if (job.is(FROM_ZERO)) {
+                if (kept) count_wait(&chain[1].done, job.before);
+                for (int k = 0; k < 8; k++) total[k] = 0.0f;
+            } else if (job.is(FROM_BLOCK)) {
+                taken8(handed_by(a, work.before, job.piece()), total);
+            } else {
+                load_chain(chain->totals, total);
+            }
+            if (is_pair) advance(Form(), scales, before, total), scales += 16 * Form::BLOCKS;
+            advance(Form(), scales, now, total);
+            if (job.is(TO_END) && !kept) {
+                if (gated) count_wait(&chain[-1].done, job.before + 1);
+                write_tile<Form>(a, tile_of_piece(job.piece()), total, chain[-1].totals);
+            } else if (job.is(TO_BLOCK)) {
+                hand_chain(handed_by(a, blockIdx.x, job.piece()), total);
+            } else {
+                store_chain(chain->totals, total);
+            }
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) count_set(&chain->done, job.before + 1);
         }
-        if (Form::SPAN > 1 && count > 1) advance(Form(), scales, before, total), scales += 16 * Form::BLOCKS;
-        advance(Form(), scales, now, total);
-        if (last && !kept) {
-            if (gated) count_wait(&chain[-1].done, job + 1);
-            write_tile<Form>(a, g, total, chain[-1].totals);
-        } else {
-            store_chain(chain->totals, total);
-        }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) count_set(&chain->done, job + 1);
-        if (at.forward(blockDim.x / 32 - 1)) until = -1;
     }
-    go_to_round(there, work.rounds - 1);
-#ifndef HAS_BULK
-    copy_wait<0>();
-#endif
+    if (cut) return slices.go_to(work.rounds - 1);
+    if (warp == warps - 1)  // nobody may have needed the last ones, but they must not come later
+        for (int i = 0; i < work.rounds; i++) barrier_wait(rows_full + i, 0);
 }
 
 template <typename Form>
 INLINE void batch(const Matvec& a) {
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - 1;
+    int warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32 - (a.table > 0), lane = threadIdx.x % 32;
     next_kernel_may_start();
-    if (warp == 0) {
-        know_work<Form>(a, warps);
-    } else if (threadIdx.x % 32 == 0) {
-#pragma unroll 1
-        for (int i = 0; i < a.stages; i++) barrier_init(stages_full + (warp - 1) * BATCH_STAGES + i, 1);
-    }
-    if (warp == warps && threadIdx.x % 32 < COPIES) {
-        int i = threadIdx.x % 32;
-#ifdef HAS_BULK
-        barrier_init(rows_full + i, 1);
-#else
-        barrier_init(rows_full + i, 32);
-#endif
-        barrier_init(rows_empty + i, warps);
-    }
+    if (warp == 0) know_work<Form>(a, warps);
+    if (warp < warps && lane < a.stages) barrier_init(stages_full + warp * BATCH_STAGES + lane, ARRIVALS);
+    if (warp == warps - 1 && lane < COPIES) barrier_init(rows_full + lane, ARRIVALS), barrier_init(rows_empty + lane, warps);
 #ifdef HAS_BULK
     barrier_fence();
 #endif
     __syncthreads();
-    if (warp == warps) {
-        int n = min(*a.count, 16);
-        touch(a);
-        if (threadIdx.x % 32 == 0) work.rows_there = n;
-        previous_kernel_done();
-        if (blockIdx.x == 0 && threadIdx.x % 32 == 0) *a.made = 0;
-        return fetch_slices<Form>(a, work, n);
-    }
-    Asking next;
-    next.piece = 0;
-    bool by_runs = work.runs;
-    if (by_runs) {
-        if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
-        __syncwarp();
-        ask_for_piece(next);
-    } else {
-        Walk first = walk_from(warp);
-        ask_for<Form>(next, first);
-        if (threadIdx.x % 32 == 0) asked[warp] = first;
-        __syncwarp();
-    }
-#pragma unroll 1
-    for (int i = 0; i < a.stages; i++) {
-        u8* here = stage_at(a, i);
-        u64* full = stages_full + warp * BATCH_STAGES + i;
-        if (by_runs) request_next<Form, true>(next, here, full);
-        else request_next<Form, false>(next, here, full);
-    }
-    touch(a);
-    previous_kernel_done();
-    if constexpr (!Form::TOGETHER) {  // else they come with the slices
-        fetch_scales(a.source.scales, (float*)at_byte(work.scales), work.blocks, warps);
-        named_sync(1, 32 * warps);
-    }
-    if (by_runs) multiply_run<Form>(a, next);
-    else multiply<Form>(a, next);
+    if (warp == warps) fetch_rows<Form>(a);
+    else if (a.table) multiply<Form>(a, warp, warps);
+    else multiply_run<Form>(a, warp, warps);
 }
 
 #if __CUDA_ARCH__ == 900

@@ -68,6 +68,9 @@ INLINE void touch(const S& parameters) {
     ASM("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0;\n@p nanosleep.u32 0;\n}" ::"r"(all));
 }
 
+// A number that is the same in all lanes, so that the compiler knows: what follows from it is worked out once a warp.
+INLINE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
 // --- shared memory ---
 INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -165,39 +168,53 @@ INLINE void barrier_init(u64* b, int count) {
 INLINE void barrier_arrive(u64* b) {
     ASM("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(b)) : "memory");
 }
-INLINE void barrier_wait(u64* b, u32 phase) {
+INLINE void barrier_wait(u32 b, u32 phase) {  // its address
     ASM("{\n.reg .pred p;\nagain:\n"
 #ifdef HAS_BULK
         "mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
 #else
         "mbarrier.test_wait.parity.shared.b64 p, [%0], %1;\n"
 #endif
-        "@!p bra again;\n}" ::"r"(shared_address(b)),
+        "@!p bra again;\n}" ::"r"(b),
         "r"(phase)
         : "memory");
 }
+INLINE void barrier_wait(u64* b, u32 phase) { barrier_wait(shared_address(b), phase); }
+// An arrival once all copies of this thread (copy16) up to here have come.
+INLINE void copy_arrive(u32 b) { ASM("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(b) : "memory"); }
+INLINE void copy_arrive(u64* b) { copy_arrive(shared_address(b)); }
 // What will be read there once the kernel before has ended: the address is worked out and looked up before.
 INLINE void will_read(const void* p) { ASM("prefetch.global.L2 [%0];" ::"l"(p) : "memory"); }
 
 #ifdef HAS_BULK
+// One lane of a warp, all of which are here. Of any other condition the compiler does not know that it holds for one lane, and
+// makes a loop over lanes of each bulk copy.
+INLINE bool elected() {
+    u32 is;
+    ASM("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
+    return is;
+}
 INLINE void barrier_fence() {
     ASM("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
 }
 INLINE void async_fence() { ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
-INLINE void barrier_expect(u64* b, u32 bytes) {
-    ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+INLINE void barrier_expect(u32 b, u32 bytes) {
+    ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
+INLINE void barrier_expect(u64* b, u32 bytes) { barrier_expect(shared_address(b), bytes); }
 // Of what is read once: it goes first when the second-level cache needs room.
 INLINE u64 read_once() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-INLINE void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
-    ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            shared_address(to)),
-        "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(read_once())
+INLINE void bulk_copy_once(u32 to, const void* from, u32 bytes, u32 b) {
+    ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(b), "l"(read_once())
         : "memory");
+}
+INLINE void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
+    bulk_copy_once(shared_address(to), from, bytes, shared_address(b));
 }
 // From shared memory; what was written there must be fenced (async_fence), and stay until all such stores are waited for.
 INLINE void bulk_store(void* to, const void* from, u32 bytes) {

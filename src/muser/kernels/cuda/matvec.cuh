@@ -9,8 +9,8 @@
 //         W·stages·stage_bytes                the weights under way; stages 1 … 4
 //       + R·U·(272, grid: 256) + R·4·round_up(N, 4)   the quantised rows
 //       + R·S·64·T (R = 4: + 128)             the terms of S pieces; with a gate twice as many
-//       + 32·P      P pieces of one thread block, with a gate twice as many: at most ceil(M/(U·c)) + 2·parts, M its share of
-//         the line and c the least cost of a part
+//       + 32·P      P pieces of one thread block, with a gate twice as many: at most ⌊M/(U·c)⌋ + 2, M its share of the
+//         line and c the least cost of a part
 //     reads weights before the kernel before has ended; then `source` (see quantise.cuh), *count
 //     writes each part's out f32 [rows][outputs], or with a gate only `out` f32 [rows][outputs of part 0]
 //
@@ -65,6 +65,7 @@ struct Matvec {
     int epilogue, stages, stage_bytes;
     int slice, pass;  // of batch.cuh
     int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
+    int table;        // of batch.cuh: jobs that are worked out at a time, 0: none
     u32* handed;      // [thread blocks][R][gate and up][16] totals of tiles that two share, as ~bits; 0: not there
 };
 INLINE bool is_gated(const Matvec& a) { return a.epilogue == OUT_SILU || a.epilogue == OUT_GELU; }
