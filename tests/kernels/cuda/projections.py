@@ -254,10 +254,10 @@ def batch_bytes(weights, plan, gated):
     """The formula of batch.cuh."""
     family, units = weights[0].family, weights[0].units
     blocks = units * (8 if family == "32" else 1)
-    row, cut = 256 if family == "grid" else 272, 4 * plan.slice < units
+    row, cut = 256 if family == "grid" else 272, 12 * plan.slice < units
     rows = 16 * padded(family, row * (plan.slice if cut else units))
     shared = plan.warps * plan.stages * max(w.tile for w in weights)
-    shared += (4 if cut else 1) * rows + 64 * blocks
+    shared += (12 if cut else 1) * rows + 64 * blocks
     shared += 1040 * plan.tiles + 32 * plan.table
     return shared + 16 * most_pieces(weights, plan.grid - plan.lasts, gated) * (2 if gated else 1)
 

@@ -79,18 +79,30 @@ def test_every_format_equals_the_oracle(shim, kind, width, out, seed):
         assert word == NO_FAULT
 
 
-@pytest.mark.parametrize("kind", [BlockType.Q4_K, BlockType.Q8_0, BlockType.F16])
+WIDE = {BlockType.Q4_K: (6656, 2), BlockType.Q8_0: (3584, 1), BlockType.F16: (3400, 2)}
+
+
+@pytest.mark.parametrize("kind", WIDE)
 def test_several_passes_over_rows_in_slices(shim, kind, seed):
-    """Each pass begins again with the first slice, which is no longer in shared memory."""
-    raw, x, y = data(kind, SIZES[kind.elements][-1][0], 70)
-    weight = p.place(shim, kind, raw, x.shape[1], seed=seed)
-    for warps, count in ((5, 13), (1, 16)):
-        plan = p.Plan(1, warps, 2, 16, count, seed, slice=2, tiles=2)
-        assert 4 * plan.slice < weight.units
+    """Each pass begins again with the first slice, which is no longer in shared memory; pieces that
+    another thread block has begun come later than the others.
+    """
+    width, units = WIDE[kind]
+    raw, x, y = data(kind, width, 70)
+    weight = p.place(shim, kind, raw, width, seed=seed)
+    for grid, warps, count, tiles, table in ((1, 5, 13, 2, 8), (1, 1, 16, 2, 99), (3, 4, 16, 4, 16)):
+        plan = p.Plan(grid, warps, 2, 16, count, seed, slice=units, tiles=tiles, table=table)
+        assert 12 * plan.slice < weight.units
         source = ready(shim, weight.family, x[:count])
         outs, word = p.project(shim, [weight], source, plan, batch=True)
         assert same(outs[0][:count], y[:count])
         assert word == NO_FAULT
+    gate = p.place(shim, kind, raw[::-1].copy(), width)
+    plan = p.Plan(2, 6, 2, 16, 16, seed, slice=units, tiles=2)
+    source = ready(shim, weight.family, x)
+    more = {"epilogue": p.OUT_SILU, "act_entry": 40}
+    outs, _ = p.project(shim, [gate, weight], source, plan, batch=True, **more)
+    assert same(outs[0], oracle.gated_act(np.ascontiguousarray(y[:, ::-1]), y, Activation.SILU))
 
 
 def test_largest_sums_of_the_grid(shim):

@@ -130,7 +130,8 @@ WARPS, ROOMY_WARPS = 12, 16  # of a batch; the second for K-quants on sm_90
 STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 32 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
-COPIES = 4  # slices of the rows
+COPIES, OF_RUNS, UNITS_OF_TURNS = 12, 4, 4
+"""Slices of the rows at most, and of runs; units of a slice of turns where all rows fit."""
 CHAIN, JOB = 1040, 32  # bytes
 TABLE = 192  # jobs that are worked out at a time
 PASS = 16  # tiles that are enough to have under way; with a gate rather all of them
@@ -154,7 +155,8 @@ def batch_shape(
     row = GRID_BYTES if block == GRID_BLOCK else CODES_BYTES
     fixed = 64 * (8 * units if block == 32 else units) + 16 * tiles
     room = card.shared - OWN_BYTES - fixed
-    whole = round_up(-(-units // COPIES), job)
+    whole = round_up(-(-units // COPIES), job)  # units of a slice at least, with which all rows fit
+    of_runs, of_turns = round_up(-(-units // OF_RUNS), job), max(whole, UNITS_OF_TURNS)
     parts = [part for part in (48, 32, PASS, 8, 4, 2) if part < tiles]
     parts = [round_up(tiles, 2), *parts] if gated or tiles <= PASS else [PASS, 8, 4, 2]
 
@@ -163,11 +165,12 @@ def batch_shape(
         rows = 16 * _pitch(block, (cut if is_cut else units) * row)
         runs = not is_cut and least_units >= warps * units and part >= (tiles if gated else warps)
         jobs = 0 if runs else table
+        size = cut if is_cut else of_runs if runs else of_turns
         threads = 32 * (warps if runs else warps + 1)
         need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * part + JOB * jobs
         if need > room or threads > 32 * most_warps:
             return None
-        return Form(grid, threads, stages, tile, need + fixed, cut, part, jobs)
+        return Form(grid, threads, stages, tile, need + fixed, size, part, jobs)
 
     many = range(most, 2 * most // 3, -1)
     for warps, stages in product(many, range(STAGES, 1, -1)):
@@ -176,7 +179,7 @@ def batch_shape(
         found = form(warps, stages, whole, parts[0])
         if found is not None:
             return found
-    for under, least in ((UNDER_WAY, 3 * job), (UNDER_WAY // 2, job), (0, job)):
+    for under, least in ((UNDER_WAY, job), (UNDER_WAY // 2, job), (0, job)):
         fair = [part for part in parts if part >= min(tiles, 8) or under == 0]
         for part, warps in product(fair, (*many, *range(2 * most // 3, 0, -1))):
             for stages in range(1 if under == 0 else 2, STAGES + 1):
@@ -185,9 +188,8 @@ def batch_shape(
                 cut = least
                 while cut < whole and form(warps, stages, cut + job, part):
                     cut += job
-                found = form(warps, stages, cut, part)
-                assert found is not None
-                return found
+                found = (form(warps, many, cut, part) for many in range(STAGES, 0, -1))
+                return next(filter(None, found))
     raise too_wide(layouts[0].width)
 
 

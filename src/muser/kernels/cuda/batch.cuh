@@ -9,8 +9,8 @@
 //       C), P = a.pass pieces at a time (an even number with a gate); U units, N blocks a row; T pieces of one thread
 //       block, those of gate and up both (as for matvec.cuh):
 //         W·stages·stage_bytes                stage_bytes: one tile, the largest of the parts
-//       + 4·S < U ? 4·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
-//         (batch_256: 4·S < U ? 4·S·16·272 : U·16·272)
+//       + 12·S < U ? 12·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
+//         (batch_256: 12·S < U ? 12·S·16·272 : U·16·272)
 //       + 64·N                                the rows' scales
 //       + 1040·P                              chains, and how far they are
 //       + 16·T + 32·a.table
@@ -38,7 +38,8 @@
 #pragma once
 #include "batch_terms.cuh"
 
-constexpr int COPIES = 4;  // slices of the rows that are in shared memory
+constexpr int COPIES = 12;  // slices of the rows that are in shared memory
+constexpr int LAG = 2;      // rows of jobs by which a piece comes later that another thread block has begun
 constexpr int BATCH_WARPS = 16, BATCH_STAGES = 4;
 
 // --- what a thread block has to do ---
@@ -52,7 +53,7 @@ struct Batch {
     int from, to;                    // the first `each` pieces begin at this unit, the last ones end at that
     int all;                         // units of all pieces
     int before;                      // the thread block that began the first pieces
-    int lag;                         // slices that those come later
+    int lag;                         // rows of jobs by which those come later
     int rounds, again;               // fetches of slices, `again` of them for each pass behind the first one
     int rows_there;
 };
@@ -131,7 +132,7 @@ INLINE void know_work(const Matvec& a, int warps) {
     b.chains = b.scales + 64 * b.blocks;
     b.list = b.chains + (int)sizeof(Chain) * b.pass;
     b.table = b.list + 16 * b.pieces;
-    b.lag = from > 0 && a.table;
+    b.lag = from > 0 && a.table ? LAG : 0;
     if (lane == 0) work = b;
     for (int i = lane; i < b.pass; i += 32) ((Chain*)at_byte(b.chains))[i].done = 0;
 #pragma unroll 1
@@ -225,7 +226,7 @@ template <typename Form>
 INLINE Pass pass_of(int pass) {
     const Batch& b = work;
     int left = b.pieces - pass * b.pass, n = min(left, b.pass);
-    Pass p = {pass == 0 && b.lag ? b.each : 0, 0, 0, b.lag * b.span, b.from / Form::SPAN};
+    Pass p = {pass == 0 && b.lag ? b.each : 0, 0, 0, b.lag, b.from / Form::SPAN};
     p.brief = n == left && n > p.late && b.to < b.units ? b.each : 0, p.whole = n - p.late - p.brief;
     p.jobs = b.jobs, p.brief_end = (b.to + Form::SPAN - 1) / Form::SPAN;
     p.late_end = b.pieces == b.each ? p.brief_end : b.jobs;
@@ -264,7 +265,7 @@ INLINE Job make_job(int i) {
     int rows = b.rows + round % COPIES * b.step + (unit - slice * b.slice) * Form::NEXT, scales = b.scales + 64 * Form::BLOCKS * unit;
     return {g.from + (i64)unit * g.bytes(), g.bytes(), end - unit, (u32)rows / 16 | (u32)scales / 16 << 16,
             ((u32)round & 0xffff) | (u32)piece << 16, (u32)g.format() | flags | (u32)chain << 16,
-            (u32)(pass * b.jobs + q - (chain < b.each ? b.lag * p.begin : 0))};
+            (u32)(pass * b.jobs + q - (b.lag && chain < b.each ? p.begin : 0))};
 }
 
 // --- the rings: a unit of a tile in each stage ---
@@ -486,21 +487,31 @@ INLINE void hand_chain(u32* to, const float (&total)[8]) {  // of rows that are 
 // Where slices take turns all warps pass all fetches, whether they have a unit there or not.
 struct Slices {
     bool cut;
-    int there, lag;
+    int there, held;  // held: slices behind this one that late pieces may need
     MEMBER void go_to(int round) {
 #pragma unroll 1
         while (there < round) {
-            __syncwarp();  // all lanes have seen this round's barrier before another one can end
-            int left = there - lag;
-            if (left >= 0 && threadIdx.x % 32 == 0) barrier_arrive(rows_empty + left % COPIES);
-            there++;
-            barrier_wait(rows_full + there % COPIES, (u32)(there / COPIES) & 1);
+            int to = min(round, there + COPIES - 1 - held), lane = threadIdx.x % 32, left = there - held + lane;
+            // What is there has been waited for before it is left: then it is that fetch which is left, and no earlier one.
+            barrier_wait(rows_full + to % COPIES, (u32)(to / COPIES) & 1);
+            __syncwarp();
+            if (lane < to - there && left >= 0) barrier_arrive(rows_empty + left % COPIES);
+            there = to;
         }
     }
+    MEMBER void reach_all(int jobs) {  // of this table
+        int most = 0;
+        for (int i = threadIdx.x % 32; i < jobs; i += 32) most = max(most, (int)(i16)(job_at(i).when - (u32)there));
+        go_to(there + __reduce_max_sync(~0u, most));
+    }
     MEMBER void reach(const Job& job) {
-        if (!cut) return barrier_wait(rows_full + (job.when & 0xffff), 0);
-        int more = (i16)(job.when - (u32)there);
-        if (more > 0) go_to(there + more);
+        int round = (int)(job.when & 0xffff);
+        if (cut) {
+            int more = (i16)(job.when - (u32)there);
+            round = there + more;
+            if (more > 0) go_to(round);
+        }
+        barrier_wait(rows_full + round % COPIES, (u32)(round / COPIES) & 1);
     }
 };
 // By all warps that multiply. The scales, unless they come with the rows.
@@ -603,7 +614,7 @@ INLINE void multiply(const Matvec& a, int warp, int warps) {
     int all = all_jobs<Form>(), next = 0, end = 0;  // jobs of this table: which to ask for, how many
     bool gated = is_gated(a);
     Ring ring(a, warp);
-    Slices slices = {cut, -1, work.lag};
+    Slices slices = {cut, -1, (work.lag + work.span - 1) / work.span};
     auto ask = [&] {
         if (next >= end) return;
         const Job& job = job_at(next);
@@ -613,8 +624,7 @@ INLINE void multiply(const Matvec& a, int warp, int warps) {
 #pragma unroll 1
     for (int base = 0; base < all || base == 0; base += a.table) {
         if (base) {
-            // Of the last jobs up to two are late ones: whoever has another one must not wait for slices that a warp holds here.
-            for (int i = end - 1; cut && i >= max(0, end - 1 - work.each); i--) slices.reach(job_at(i));
+            if (cut) slices.reach_all(end);  // nobody waits for a slice that a warp holds which waits here
             named_sync(1, 32 * warps);
         }
         end = min(all - base, a.table);
