@@ -111,12 +111,12 @@ _REGISTERS = {
         "norm_quantise_32",
         "norm_quantise_256",
     ),
-    144: ("batch_grid",),
     152: ("matvec_32_4",),
     168: (
         "matvec_256_4",
         "batch_256",
         "batch_32",
+        "batch_grid",
         "prefill_wide_64",
         "prefill_wide_128",
         "gemm_wide",

@@ -90,7 +90,8 @@ def test_several_passes_over_rows_in_slices(shim, kind, seed):
     width, units = WIDE[kind]
     raw, x, y = data(kind, width, 70)
     weight = p.place(shim, kind, raw, width, seed=seed)
-    for grid, warps, count, tiles, table in ((1, 5, 13, 2, 8), (1, 1, 16, 2, 99), (3, 4, 16, 4, 16)):
+    shapes = ((1, 5, 13, 2, 8), (1, 1, 16, 2, 99), (3, 4, 16, 4, 16))
+    for grid, warps, count, tiles, table in shapes:
         plan = p.Plan(grid, warps, 2, 16, count, seed, slice=units, tiles=tiles, table=table)
         assert 12 * plan.slice < weight.units
         source = ready(shim, weight.family, x[:count])

@@ -21,6 +21,7 @@ CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
         ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),
         ("held.cuh", CONSTANT.format(name="HELD_BYTES"), projecting.HELD_BYTES),
         ("batch.cuh", r"sizeof\(Chain\) == (\d+)", shapes.CHAIN),
+        ("batch.cuh", r"sizeof\(Job\) == (\d+)", shapes.JOB),
     ],
 )
 def test_text_and_launch_agree(text, pattern, value):

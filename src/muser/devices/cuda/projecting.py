@@ -14,6 +14,7 @@ from muser.devices.cuda.lowering import Lowering, inverse_of
 from muser.devices.cuda.placing import Placed
 from muser.devices.cuda.projection_structs import Matvec, Part, Quantise, Source
 from muser.devices.cuda.shapes import (
+    BATCH_LATE,
     BESIDE,
     CODES_BYTES,
     PIECE,
@@ -23,7 +24,6 @@ from muser.devices.cuda.shapes import (
     line_of,
     matvec_shape,
     share_of_last,
-    split,
     too_wide,
 )
 from muser.devices.cuda.sources import NORM, PLAIN, READY, RESIDUAL, Before
@@ -145,18 +145,19 @@ def _matvec(
     size = sum(layout.bytes for layout in layouts)
     args.by_units = inverse(layouts[0].groups)
     (args.handed,) = low.shared.rooms(handed_room(low.processors))
-    line = line_of(low, layouts, gated=gated, each=1 if is_batch else 2)
+    last = share_of_last(low.processors, size, BATCH_LATE) if is_batch else _last_share(low, size)
     if is_batch:
+        line = line_of(low, layouts, gated=gated, each=1, last_share=last, lasts=MOST_FEW)
         shape = batch_shape(low, block, layouts, line, gated=gated)
         name = f"batch_{FORMS[block]}"
         args.slice, args.pass_tiles, args.table = shape.slice, shape.tiles, shape.table
-        args.split = split(line.grid, line.total)
     else:
+        line = line_of(low, layouts, gated=gated, each=2, last_share=last)
         shape = matvec_shape(low, block, layouts, rows, line, gated=gated)
         name = f"matvec_{FORMS[block]}_{rows}"
         args.slots = shape.tiles
-        args.split = split(line.grid, line.total, _last_share(low, line.grid, size))
         args.pace = pace(low, shape.stage_bytes)
+    args.split = line.split
     args.stages, args.stage_bytes = shape.stages, shape.stage_bytes
     low.launch(
         name,
@@ -177,12 +178,12 @@ def pace(low: Lowering, size: int) -> int:
     return min(int(size / speed), MOST_PACE) if speed > 0 else 0
 
 
-def _last_share(low: Lowering, grid: int, size: int) -> float | None:
+def _last_share(low: Lowering, size: int) -> float | None:
     """Of the thread blocks that begin last: `split`. Behind attention, whose tiles hold some
     multiprocessors until everything is there, nothing.
     """
     if size > BRIEF:
-        return share_of_last(grid, size)
+        return share_of_last(low.processors, size)
     return 0.0 if _is_behind_attention(low) else None
 
 

@@ -20,6 +20,7 @@ RESERVED = 9 * 1024  # of shared memory: the kernels' own variables
 BESIDE = 32 * 1024  # what a projection of one row leaves to a small kernel
 MANY, LAST = 64, 2  # of so many thread blocks the last ones may begin late and get less
 LATE = 250_000  # bytes that the others are ahead of them
+BATCH_LATE = 80_000  # of a batch, each of whose rows has held a multiprocessor
 LEAST_OF_LAST = 0.25  # of a share
 BETWEEN = 128  # bytes of shared memory between terms of several rows
 SLOTS = 32  # of a matvec: pieces whose terms are in shared memory at a time, at most
@@ -30,14 +31,14 @@ def inverse(divisor: int) -> int:
     return -(-(1 << 32) // divisor) & 0xFFFFFFFF
 
 
-def share_of_last(grid: int, size: int) -> float:
+def share_of_last(grid: int, size: int, late: int = LATE) -> float:
     """Of a projection of `size` bytes: they begin late, and end with the others."""
-    return max(LEAST_OF_LAST, 1 - LATE * grid / max(1, size))
+    return max(LEAST_OF_LAST, 1 - late * grid / max(1, size))
 
 
-def split(grid: int, total: int, last_share: float | None = None) -> Split:
-    """`total` among thread blocks; the last of many get `last_share` of a share."""
-    last = LAST if last_share is not None and grid >= MANY else 0
+def split(grid: int, total: int, last_share: float | None = None, lasts: int = LAST) -> Split:
+    """`total` among thread blocks; the last `lasts` of many get `last_share` of a share."""
+    last = lasts if last_share is not None and grid >= MANY else 0
     each = int(total * (last_share or 0) / grid)
     full = grid - last
     return Split(*divmod(total - last * each, full), inverse(full), full, each, total)
@@ -61,16 +62,24 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What thread blocks share out; the most pieces, or pairs, of one, and units at least and most."""
+    """How thread blocks share: the most pieces, or pairs, of one, and units at least and most."""
 
     grid: int
-    total: int
+    split: Split
     pieces: int
     least: int
     most: int
 
 
-def line_of(low: Lowering, layouts: Sequence[Layout], *, gated: bool, each: int) -> Line:
+def line_of(
+    low: Lowering,
+    layouts: Sequence[Layout],
+    *,
+    gated: bool,
+    each: int,
+    last_share: float | None,
+    lasts: int = LAST,
+) -> Line:
     """At most `each` thread blocks a tile: what its chains have come to is handed on from one to
     the next.
     """
@@ -81,9 +90,11 @@ def line_of(low: Lowering, layouts: Sequence[Layout], *, gated: bool, each: int)
     units = layouts[0].groups
     total = units * sum(map(int.__mul__, tiles, costs))
     grid = min(low.processors, each * sum(tiles))
-    share = -(-total // (grid - LAST if grid >= MANY else grid))
-    least, most = total // grid // max(costs) - ROUNDED, share // min(costs) + ROUNDED
-    return Line(grid, total, share // (units * min(costs)) + 2, least, most)
+    shares = split(grid, total, last_share, lasts)
+    most = shares.each + 1
+    least = shares.last if shares.full < grid else shares.each
+    pieces = most // (units * min(costs)) + 2
+    return Line(grid, shares, pieces, least // max(costs) - ROUNDED, most // min(costs) + ROUNDED)
 
 
 def matvec_shape(
@@ -183,13 +194,15 @@ def batch_shape(
         fair = [part for part in parts if part >= min(tiles, 8) or under == 0]
         for part, warps in product(fair, (*many, *range(2 * most // 3, 0, -1))):
             for stages in range(1 if under == 0 else 2, STAGES + 1):
-                if (stages - 1) * warps * tile < under or not form(warps, stages, least, part):
+                found = form(warps, stages, least, part)
+                if (stages - 1) * warps * tile < under or found is None:
                     continue
                 cut = least
-                while cut < whole and form(warps, stages, cut + job, part):
-                    cut += job
-                found = (form(warps, many, cut, part) for many in range(STAGES, 0, -1))
-                return next(filter(None, found))
+                while cut < whole and (larger := form(warps, stages, cut + job, part)):
+                    cut, found = cut + job, larger
+                for more in range(stages + 1, STAGES + 1):
+                    found = form(warps, more, cut, part) or found
+                return found
     raise too_wide(layouts[0].width)
 
 

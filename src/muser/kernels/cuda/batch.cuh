@@ -28,7 +28,7 @@
 //     registers. So the totals of the piece that its run cuts off are there long before the next warp, which goes on with
 //     them last, needs them.
 //   Turns, else: a job is 16 outputs × C units × 16 rows. Jobs are numbered: the first job of each of P pieces, the
-//     second of each, and so on (of a piece that another thread block has begun a slice later); then those of the next P
+//     second of each, and so on (of a piece that another thread block has begun LAG rows later); then those of the next P
 //     pieces. Warp w takes jobs w, w + W, …: it computes the t_b of a job, waits until the chain has come so far, continues
 //     it, and says so. It waits only for jobs of lower numbers. What there is to know of a job is worked out by a thread, of
 //     a.table jobs at a time.
@@ -44,8 +44,8 @@ constexpr int BATCH_WARPS = 16, BATCH_STAGES = 4;
 
 // --- what a thread block has to do ---
 struct Batch {
-    int rows, scales, chains, list, table;  // where they begin; the rings of the warps stand before them
-    int units, blocks, jobs;         // jobs of a tile
+    int rows, scales, chains, list, table;  // where they begin; the rings stand before them
+    int units, blocks, jobs;                // jobs of a tile
     int span, slices;                // of a slice: jobs; how many there are
     int slice, by_slice;             // units of a slice; ⌈2³² / slice⌉
     int pitch, step;                 // bytes from one row to the next, from one slice to the next
@@ -312,8 +312,9 @@ struct Ring {
 };
 
 // --- the rows ---
-// Full: a slice of the rows is there. Empty: all warps are through with it.
+// Full: a slice of the rows is there. Empty: all warps are through with it. Fetched: how many are there, or on their way.
 __shared__ u64 rows_full[COPIES], rows_empty[COPIES];
+__shared__ u32 fetched;
 
 // Units [begin, begin + units) of all rows to `to`. TOGETHER: of all sixteen, whatever lies there, and their scales, if it is
 // the first time.
@@ -361,13 +362,24 @@ INLINE void fetch_rows(const Matvec& a) {
     if (blockIdx.x == 0 && lane == 0) *a.made = 0;
 #pragma unroll 1
     for (int i = 0; i < work.rounds; i++) {
-        if (i >= COPIES) barrier_wait(rows_empty + i % COPIES, (u32)(i / COPIES - 1) & 1);
-        __syncwarp();  // all lanes have seen it before it can end again
+        u64* full = rows_full + i % COPIES;
+        if (i >= COPIES) {
+            u32 before = (u32)(i / COPIES - 1) & 1;
+            barrier_wait(rows_empty + i % COPIES, before), barrier_wait(full, before);
+            __syncwarp();  // all lanes have seen them before they can end again
+        }
         fetch_slice<Form>(a, work, n, begin, min(work.slice, work.units - begin), i < work.slices,
-                          at_byte(work.rows + i % COPIES * work.step), rows_full + i % COPIES);
+                          at_byte(work.rows + i % COPIES * work.step), full);
+        __syncwarp();
+        if (lane == 0) count_set(&fetched, (u32)i + 1);
         begin += work.slice;
         if (begin >= work.units) begin = 0;
     }
+}
+// It may be that nobody needs the last ones; but they come, so somebody waits for them.
+INLINE void await_last_rows() {
+    for (int i = max(0, work.rounds - COPIES); i < work.rounds; i++)
+        barrier_wait(rows_full + i % COPIES, (u32)(i / COPIES) & 1);
 }
 // The rows' scales, sixteen of a block side by side. Of rows that are not there something is read too, for nothing.
 INLINE void fetch_scales(const float* from, float* to, int blocks, int warps) {
@@ -492,8 +504,7 @@ struct Slices {
 #pragma unroll 1
         while (there < round) {
             int to = min(round, there + COPIES - 1 - held), lane = threadIdx.x % 32, left = there - held + lane;
-            // What is there has been waited for before it is left: then it is that fetch which is left, and no earlier one.
-            barrier_wait(rows_full + to % COPIES, (u32)(to / COPIES) & 1);
+            count_wait(&fetched, (u32)to + 1);  // so all warps have left what was there before these
             __syncwarp();
             if (lane < to - there && left >= 0) barrier_arrive(rows_empty + left % COPIES);
             there = to;
@@ -694,9 +705,7 @@ INLINE void multiply(const Matvec& a, int warp, int warps) {
             if (threadIdx.x % 32 == 0) count_set(&chain->done, job.before + 1);
         }
     }
-    if (cut) return slices.go_to(work.rounds - 1);
-    if (warp == warps - 1)  // nobody may have needed the last ones, but they must not come later
-        for (int i = 0; i < work.rounds; i++) barrier_wait(rows_full + i, 0);
+    if (cut) slices.go_to(work.rounds - 1);
 }
 
 template <typename Form>
@@ -704,13 +713,14 @@ INLINE void batch(const Matvec& a) {
     int warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32 - (a.table > 0), lane = threadIdx.x % 32;
     next_kernel_may_start();
     if (warp == 0) know_work<Form>(a, warps);
+    if (threadIdx.x == 0) fetched = 0;
     if (warp < warps && lane < a.stages) barrier_init(stages_full + warp * BATCH_STAGES + lane, ARRIVALS);
     if (warp == warps - 1 && lane < COPIES) barrier_init(rows_full + lane, ARRIVALS), barrier_init(rows_empty + lane, warps);
 #ifdef HAS_BULK
     barrier_fence();
 #endif
     __syncthreads();
-    if (warp == warps) fetch_rows<Form>(a);
+    if (warp == warps) fetch_rows<Form>(a), await_last_rows();
     else if (a.table) multiply<Form>(a, warp, warps);
     else multiply_run<Form>(a, warp, warps);
 }
