@@ -196,7 +196,7 @@ INLINE void fetch(u8* to, const u8* from, int bytes, u64* full) {
 INLINE void request(const Piece& g, int unit, int units, u8* to, u64* full) {
     int bytes = g.bytes();
 #ifdef HAS_BULK
-    if (threadIdx.x % 32) return;
+    if (!elected()) return;
     barrier_expect(full, (u32)(units * bytes));
 #endif
     fetch(to, g.tile + (i64)unit * bytes, units * bytes, full);
@@ -457,7 +457,7 @@ struct Stream {
         for (; stage < a.stages; stage++) {
             if (paced) {
                 while (cycles() - start < (u32)(stage * warps + warp) * a.pace && !row_there);
-                if (row_there) return;
+                if (uniform(row_there)) return;
             }
             ask(line, l, ring_at(a, l, warp, stage), full_at(warp, stage));
         }
@@ -495,8 +495,7 @@ struct Stream {
                      l.terms + (slot * line.each + (at.span & line.each - 1)) * TILE_OUTPUTS * l.pitch + unit * Form::WORDS,
                      codes);
             __syncwarp();
-            int same = (int)unknown(threadIdx.x) / 32;  // in no register meanwhile
-            ask(line, l, ring_at(a, l, same, stage), full_at(same, stage));
+            ask(line, l, ring_at(a, l, warp, stage), full_at(warp, stage));
             int missing = unit == g.first ? line.spans - (int)((u32)(g.end - g.first + SPAN - 1) / SPAN) : 0;
             if (threadIdx.x % 32 == 0) count_add(laid_down + slot, (u32)(1 + missing));
             int piece = at.piece;
@@ -513,7 +512,7 @@ template <typename Form, int ROWS>
 INLINE void matvec(const Matvec& a) {
     SHARED_BYTES(shared);
     __shared__ int there;  // rows: not in a register meanwhile
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32 - WALKERS<ROWS>;
+    int warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32 - WALKERS<ROWS>;
     next_kernel_may_start();
     int n = min(*a.count, ROWS);
     if (threadIdx.x % 32 == 0 && warp < warps)  // lanes of one warp would do it one by one
