@@ -92,7 +92,7 @@ class Matvec(Structure):
         *fields(makers=c_uint32, by_units=c_uint32, pace=c_uint32),
         *fields(scale=c_float, cap=c_float, inverse_cap=c_float),
         *fields(epilogue=c_int, stages=c_int, stage_bytes=c_int),
-        *fields(slice=c_int, pass_=c_int, slots=c_int, table=c_int, handed=c_void_p),
+        *fields(slice=c_int, copies=c_int, pass_=c_int, slots=c_int, table=c_int, handed=c_void_p),
     )
 
 
@@ -215,6 +215,7 @@ class Plan:
     slice: int = 0  # batch: units of the rows at a time
     tiles: int = 4  # of a pass
     table: int = 8  # batch: jobs at a time; 0: runs
+    copies: int = 12  # batch: slices of the rows at once
     lasts: int = 0  # thread blocks that get less
     late: bool = False  # whether its thread blocks begin when the rows are there
     pace: int = 0  # cycles
@@ -254,10 +255,10 @@ def batch_bytes(weights, plan, gated):
     """The formula of batch.cuh."""
     family, units = weights[0].family, weights[0].units
     blocks = units * (8 if family == "32" else 1)
-    row, cut = 256 if family == "grid" else 272, 12 * plan.slice < units
+    row, cut = 256 if family == "grid" else 272, plan.copies * plan.slice < units
     rows = 16 * padded(family, row * (plan.slice if cut else units))
     shared = plan.warps * plan.stages * max(w.tile for w in weights)
-    shared += (12 if cut else 1) * rows + 64 * blocks
+    shared += (plan.copies if cut else 1) * rows + 64 * blocks
     shared += 1040 * plan.tiles + 32 * plan.table
     return shared + 16 * most_pieces(weights, plan.grid - plan.lasts, gated) * (2 if gated else 1)
 
@@ -285,7 +286,7 @@ def project(shim, weights, source, plan, batch=False, **more):
     a.handed = address(handed)
     a.stage_bytes = (1 if batch else 2) * max(w.tile for w in weights)
     a.slots, a.slice, a.pass_, a.table = plan.tiles, plan.slice, plan.tiles, plan.table
-    a.pace = plan.pace
+    a.pace, a.copies = plan.pace, plan.copies
     base = 0
     for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
         cost, apart = w.pitch // 16, w.tile // 16 - w.pitch

@@ -90,10 +90,18 @@ def test_several_passes_over_rows_in_slices(shim, kind, seed):
     width, units = WIDE[kind]
     raw, x, y = data(kind, width, 70)
     weight = p.place(shim, kind, raw, width, seed=seed)
-    shapes = ((1, 5, 13, 2, 8), (1, 1, 16, 2, 99), (3, 4, 16, 4, 16))
-    for grid, warps, count, tiles, table in shapes:
-        plan = p.Plan(grid, warps, 2, 16, count, seed, slice=units, tiles=tiles, table=table)
-        assert 12 * plan.slice < weight.units
+    shapes = (
+        (1, 5, 13, 2, 8, 12),
+        (1, 1, 16, 2, 99, 4),
+        (3, 4, 16, 4, 16, 12),
+        (3, 5, 9, 4, 99, 4),
+        (2, 6, 16, 2, 8, 6),
+    )
+    for grid, warps, count, tiles, table, copies in shapes:
+        plan = p.Plan(
+            grid, warps, 2, 16, count, seed, slice=units, tiles=tiles, table=table, copies=copies
+        )
+        assert plan.copies * plan.slice < weight.units
         source = ready(shim, weight.family, x[:count])
         outs, word = p.project(shim, [weight], source, plan, batch=True)
         assert same(outs[0][:count], y[:count])

@@ -150,7 +150,8 @@ def _matvec(
         line = line_of(low, layouts, gated=gated, each=1, last_share=last, lasts=MOST_FEW)
         shape = batch_shape(low, block, layouts, line, gated=gated)
         name = f"batch_{FORMS[block]}"
-        args.slice, args.pass_tiles, args.table = shape.slice, shape.tiles, shape.table
+        args.slice, args.copies = shape.slice, shape.copies
+        args.pass_tiles, args.table = shape.tiles, shape.table
     else:
         line = line_of(low, layouts, gated=gated, each=2, last_share=last)
         shape = matvec_shape(low, block, layouts, rows, line, gated=gated)

@@ -101,6 +101,7 @@ class Matvec(ctypes.Structure):
         ("stages", Int),
         ("stage_bytes", Int),
         ("slice", Int),
+        ("copies", Int),
         ("pass_tiles", Int),
         ("slots", Int),
         ("table", Int),

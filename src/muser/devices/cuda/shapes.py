@@ -2,7 +2,7 @@
 all of it fits (`matvec.cuh` and `batch.cuh` have the formulas).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
@@ -58,6 +58,7 @@ class Form:
     slice: int = 0
     tiles: int = 0
     table: int = 0
+    copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,10 @@ WARPS, ROOMY_WARPS = 12, 16  # of a batch; the second for K-quants on sm_90
 STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 32 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
-COPIES, OF_RUNS, UNITS_OF_TURNS = 12, 4, 4
-"""Slices of the rows at most, and of runs; units of a slice of turns where all rows fit."""
+COPIES, FEWER, OF_RUNS, UNITS_OF_TURNS = 12, (12, 6, 4), 4, 4
+"""Slices of the rows in shared memory at most, and what else is tried where not all fit; slices of
+runs; units of a slice of turns where all rows fit.
+"""
 CHAIN, JOB = 1040, 32  # bytes
 TABLE = 192  # jobs that are worked out at a time
 PASS = 16  # tiles that are enough to have under way; with a gate rather all of them
@@ -171,17 +174,19 @@ def batch_shape(
     parts = [part for part in (48, 32, PASS, 8, 4, 2) if part < tiles]
     parts = [round_up(tiles, 2), *parts] if gated or tiles <= PASS else [PASS, 8, 4, 2]
 
-    def form(warps: int, stages: int, cut: int, part: int) -> Form | None:
-        is_cut = cut * COPIES < units
+    def form(warps: int, stages: int, cut: int, part: int, copies: int = COPIES) -> Form | None:
+        is_cut = cut * copies < units
         rows = 16 * _pitch(block, (cut if is_cut else units) * row)
-        runs = not is_cut and least_units >= warps * units and part >= (tiles if gated else warps)
+        enough = line.least >= units and least_units >= warps * units
+        runs = not is_cut and enough and part >= (tiles if gated else warps)
         jobs = 0 if runs else table
         size = cut if is_cut else of_runs if runs else of_turns
         threads = 32 * (warps if runs else warps + 1)
-        need = warps * stages * tile + (COPIES if is_cut else 1) * rows + CHAIN * part + JOB * jobs
+        need = warps * stages * tile + (copies if is_cut else 1) * rows + CHAIN * part + JOB * jobs
         if need > room or threads > 32 * most_warps:
             return None
-        return Form(grid, threads, stages, tile, need + fixed, size, part, jobs)
+        held = copies if is_cut else COPIES
+        return Form(grid, threads, stages, tile, need + fixed, size, part, jobs, held)
 
     many = range(most, 2 * most // 3, -1)
     for warps, stages in product(many, range(STAGES, 1, -1)):
@@ -190,20 +195,34 @@ def batch_shape(
         found = form(warps, stages, whole, parts[0])
         if found is not None:
             return found
-    for under, least in ((UNDER_WAY, job), (UNDER_WAY // 2, job), (0, job)):
+    for under, copies in product((UNDER_WAY, UNDER_WAY // 2, 0), FEWER):
         fair = [part for part in parts if part >= min(tiles, 8) or under == 0]
         for part, warps in product(fair, (*many, *range(2 * most // 3, 0, -1))):
             for stages in range(1 if under == 0 else 2, STAGES + 1):
-                found = form(warps, stages, least, part)
+                found = form(warps, stages, job, part, copies)
                 if (stages - 1) * warps * tile < under or found is None:
                     continue
-                cut = least
-                while cut < whole and (larger := form(warps, stages, cut + job, part)):
-                    cut, found = cut + job, larger
-                for more in range(stages + 1, STAGES + 1):
-                    found = form(warps, more, cut, part) or found
-                return found
+                return _larger(form, found, warps, stages, job, part, copies, units)
     raise too_wide(layouts[0].width)
+
+
+def _larger(
+    form: Callable[..., Form | None],
+    found: Form,
+    warps: int,
+    stages: int,
+    job: int,
+    part: int,
+    copies: int,
+    units: int,
+) -> Form:
+    """With the longest slices of the rows for which there is room, then with more stages."""
+    cut = job
+    while cut * copies < units and (larger := form(warps, stages, cut + job, part, copies)):
+        cut, found = cut + job, larger
+    for more in range(stages + 1, STAGES + 1):
+        found = form(warps, more, cut, part, copies) or found
+    return found
 
 
 def _pitch(block: int, size: int) -> int:

@@ -6,11 +6,11 @@
 //     block  32·W, of turns 32·(W + 1); ≤ 512 (384 for batch_32, batch_grid, and for all of them except on sm_90): W warps
 //            that multiply, and of turns one that fetches the rows
 //     dynamic shared bytes; a job has C = 2 units (batch_32: 1); S = a.slice units of the rows at a time (a multiple of
-//       C), P = a.pass pieces at a time (an even number with a gate); U units, N blocks a row; T pieces of one thread
-//       block, those of gate and up both (as for matvec.cuh):
+//       C), F = a.copies slices of them at once where not all fit (4 to 12; else 12), P = a.pass pieces at a time (an even
+//       number with a gate); U units, N blocks a row; T pieces of one thread block, those of gate and up both (as for matvec.cuh):
 //         W·stages·stage_bytes                stage_bytes: one tile, the largest of the parts
-//       + 12·S < U ? 12·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
-//         (batch_256: 12·S < U ? 12·S·16·272 : U·16·272)
+//       + F·S < U ? F·16·pitch(S·unit) : 16·pitch(U·unit)   the rows; unit = 272 bytes, grid: 256
+//         (batch_256: F·S < U ? F·S·16·272 : U·16·272)
 //       + 64·N                                the rows' scales
 //       + 1040·P                              chains, and how far they are
 //       + 16·T + 32·a.table
@@ -38,7 +38,7 @@
 #pragma once
 #include "batch_terms.cuh"
 
-constexpr int COPIES = 12;  // slices of the rows that are in shared memory
+constexpr int COPIES = 12;  // slices of the rows that are in shared memory, at most
 constexpr int LAG = 2;      // rows of jobs by which a piece comes later that another thread block has begun
 constexpr int BATCH_WARPS = 16, BATCH_STAGES = 4;
 
@@ -47,13 +47,13 @@ struct Batch {
     int rows, scales, chains, list, table;  // where they begin; the rings stand before them
     int units, blocks, jobs;                // jobs of a tile
     int span, slices;                // of a slice: jobs; how many there are
-    int slice, by_slice;             // units of a slice; ⌈2³² / slice⌉
+    int slice, by_slice, copies;     // units of a slice; ⌈2³² / slice⌉; slices in shared memory
     int pitch, step;                 // bytes from one row to the next, from one slice to the next
     int pieces, pass, each;          // each: 2 with a gate, whose pieces 2i and 2i + 1 are the same of gate and up
     int from, to;                    // the first `each` pieces begin at this unit, the last ones end at that
     int all;                         // units of all pieces
     int before;                      // the thread block that began the first pieces
-    int lag;                         // rows of jobs by which those come later
+    int lag, held;                   // rows of jobs by which those come later; slices that they may need behind the others'
     int rounds, again;               // fetches of slices, `again` of them for each pass behind the first one
     int rows_there;
 };
@@ -117,7 +117,7 @@ INLINE void know_work(const Matvec& a, int warps) {
     b.units = units, b.blocks = units * Form::BLOCKS, b.jobs = (units + Form::SPAN - 1) / Form::SPAN;
     b.slice = min(a.slice, b.jobs * Form::SPAN), b.by_slice = (int)(0xffffffffu / (u32)b.slice + 1);
     b.span = b.slice / Form::SPAN, b.slices = (int)((u32)(b.jobs + b.span - 1) / (u32)b.span);
-    bool cut = COPIES * b.slice < units;
+    bool cut = a.copies * b.slice < units;
     b.pitch = pitch_of<Form>(cut ? b.slice : units);
     b.step = cut ? rows_bytes<Form>(b.slice) : b.slice * Form::NEXT;
     b.each = line.each, b.pieces = b.each * starts[PARTS], b.pass = a.pass;
@@ -128,12 +128,12 @@ INLINE void know_work(const Matvec& a, int warps) {
 #pragma unroll 1
     for (int i = b.pass; i < b.pieces; i += b.pass) b.rounds += b.again;
     b.rows = warps * a.stages * a.stage_bytes;
-    b.scales = b.rows + (cut ? COPIES * b.step : rows_bytes<Form>(units));
+    b.copies = a.copies, b.scales = b.rows + (cut ? b.copies * b.step : rows_bytes<Form>(units));
     b.chains = b.scales + 64 * b.blocks;
     b.list = b.chains + (int)sizeof(Chain) * b.pass;
     b.table = b.list + 16 * b.pieces;
-    b.lag = from > 0 && a.table ? LAG : 0;
-    if (lane == 0) work = b;
+    b.lag = from > 0 && a.table ? LAG : 0, b.held = (b.lag + b.span - 1) / b.span;
+    if (lane == 0) b.rows_there = min(*a.count, 16), work = b;
     for (int i = lane; i < b.pass; i += 32) ((Chain*)at_byte(b.chains))[i].done = 0;
 #pragma unroll 1
     for (int base = 0; base < b.pieces; base += 32) {
@@ -262,7 +262,10 @@ INLINE Job make_job(int i) {
     if (end >= end_unit(piece)) flags |= end < b.units ? TO_BLOCK : TO_END;
     const Tile& g = tile_of_piece(piece);
     int slice = slice_of(unit), round = pass * b.again + slice;
-    int rows = b.rows + round % COPIES * b.step + (unit - slice * b.slice) * Form::NEXT, scales = b.scales + 64 * Form::BLOCKS * unit;
+    int place_of_slice = round;  // modulo copies, in fewer registers
+#pragma unroll 1
+    while (place_of_slice >= b.copies) place_of_slice -= b.copies;
+    int rows = b.rows + place_of_slice * b.step + (unit - slice * b.slice) * Form::NEXT, scales = b.scales + 64 * Form::BLOCKS * unit;
     return {g.from + (i64)unit * g.bytes(), g.bytes(), end - unit, (u32)rows / 16 | (u32)scales / 16 << 16,
             ((u32)round & 0xffff) | (u32)piece << 16, (u32)g.format() | flags | (u32)chain << 16,
             (u32)(pass * b.jobs + q - (b.lag && chain < b.each ? p.begin : 0))};
@@ -355,21 +358,19 @@ INLINE void fetch_slice(const Matvec& a, const Batch& b, int n, int begin, int u
 // By one warp: the rows, once they are there, a slice at a time.
 template <typename Form>
 INLINE void fetch_rows(const Matvec& a) {
-    int begin = 0, n = min(*a.count, 16), lane = threadIdx.x % 32;
+    int begin = 0, lane = threadIdx.x % 32;
     touch(a);
-    if (lane == 0) work.rows_there = n;
     previous_kernel_done();
     if (blockIdx.x == 0 && lane == 0) *a.made = 0;
 #pragma unroll 1
     for (int i = 0; i < work.rounds; i++) {
         u64* full = rows_full + i % COPIES;
-        if (i >= COPIES) {
-            u32 before = (u32)(i / COPIES - 1) & 1;
-            barrier_wait(rows_empty + i % COPIES, before), barrier_wait(full, before);
-            __syncwarp();  // all lanes have seen them before they can end again
-        }
-        fetch_slice<Form>(a, work, n, begin, min(work.slice, work.units - begin), i < work.slices,
-                          at_byte(work.rows + i % COPIES * work.step), full);
+        int gone = i - work.copies;
+        if (gone >= 0) barrier_wait(rows_empty + gone % COPIES, (u32)(gone / COPIES) & 1);
+        if (i >= COPIES) barrier_wait(full, (u32)(i / COPIES - 1) & 1);
+        __syncwarp();  // all lanes have seen them before they can end again
+        fetch_slice<Form>(a, work, work.rows_there, begin, min(work.slice, work.units - begin), i < work.slices,
+                          at_byte(work.rows + i % work.copies * work.step), full);
         __syncwarp();
         if (lane == 0) count_set(&fetched, (u32)i + 1);
         begin += work.slice;
@@ -498,12 +499,12 @@ INLINE void hand_chain(u32* to, const float (&total)[8]) {  // of rows that are 
 // --- warps that multiply ---
 // Where slices take turns all warps pass all fetches, whether they have a unit there or not.
 struct Slices {
-    bool cut;
-    int there, held;  // held: slices behind this one that late pieces may need
+    int there;
     MEMBER void go_to(int round) {
 #pragma unroll 1
         while (there < round) {
-            int to = min(round, there + COPIES - 1 - held), lane = threadIdx.x % 32, left = there - held + lane;
+            int held = work.held, lane = threadIdx.x % 32, left = there - held + lane;
+            int to = min(round, there + work.copies - 1 - held);
             count_wait(&fetched, (u32)to + 1);  // so all warps have left what was there before these
             __syncwarp();
             if (lane < to - there && left >= 0) barrier_arrive(rows_empty + left % COPIES);
@@ -517,7 +518,7 @@ struct Slices {
     }
     MEMBER void reach(const Job& job) {
         int round = (int)(job.when & 0xffff);
-        if (cut) {
+        if (work.again) {
             int more = (i16)(job.when - (u32)there);
             round = there + more;
             if (more > 0) go_to(round);
@@ -621,11 +622,10 @@ INLINE void multiply_run(const Matvec& a, int warp, int warps) {
 // The jobs of one warp.
 template <typename Form>
 INLINE void multiply(const Matvec& a, int warp, int warps) {
-    bool cut = COPIES * a.slice * Form::UNIT < a.source.width;
     int all = all_jobs<Form>(), next = 0, end = 0;  // jobs of this table: which to ask for, how many
     bool gated = is_gated(a);
     Ring ring(a, warp);
-    Slices slices = {cut, -1, (work.lag + work.span - 1) / work.span};
+    Slices slices = {-1};
     auto ask = [&] {
         if (next >= end) return;
         const Job& job = job_at(next);
@@ -635,7 +635,7 @@ INLINE void multiply(const Matvec& a, int warp, int warps) {
 #pragma unroll 1
     for (int base = 0; base < all || base == 0; base += a.table) {
         if (base) {
-            if (cut) slices.reach_all(end);  // nobody waits for a slice that a warp holds which waits here
+            if (work.again) slices.reach_all(end);  // nobody waits for a slice that a warp holds which waits here
             named_sync(1, 32 * warps);
         }
         end = min(all - base, a.table);
@@ -705,7 +705,7 @@ INLINE void multiply(const Matvec& a, int warp, int warps) {
             if (threadIdx.x % 32 == 0) count_set(&chain->done, job.before + 1);
         }
     }
-    if (cut) slices.go_to(work.rounds - 1);
+    if (work.again) slices.go_to(work.rounds - 1);
 }
 
 template <typename Form>

@@ -63,7 +63,7 @@ struct Matvec {
     u32 pace;      // cycles from one of a thread block's first requests to the next, while the row is being made
     float scale, cap, inverse_cap;  // OUT_LOGITS: z(x·scale), then z(cap·tanh(x·inverse_cap)); 0: not
     int epilogue, stages, stage_bytes;
-    int slice, pass;  // of batch.cuh
+    int slice, copies, pass;  // of batch.cuh
     int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
     int table;        // of batch.cuh: jobs that are worked out at a time, 0: none
     u32* handed;      // [thread blocks][R][gate and up][16] totals of tiles that two share, as ~bits; 0: not there
