@@ -36,7 +36,7 @@ def test_every_width_fits(card, kind, gated):
             assert form.shared + shapes.OWN_BYTES <= card[1]
             assert form.threads <= (512 if kind.elements == 256 and card[0] == (9, 0) else 384)
             assert form.tiles % 2 == 0 or not gated
-            assert form.copies in shapes.FEWER
+            assert form.copies in shapes.HELD
             if form.table == 0:  # runs
                 assert form.slice * form.copies >= units
                 assert line.least >= units

@@ -142,7 +142,7 @@ WARPS, ROOMY_WARPS = 12, 16  # of a batch; the second for K-quants on sm_90
 STAGES = 4  # of a batch, at most: a unit of a tile each
 OWN_BYTES = 4 * 1024  # of shared memory: the variables of `batch.cuh`, and what a launch takes
 UNDER_WAY = 32 * 1024  # of a batch: bytes of weights on their way beside those being multiplied
-COPIES, FEWER, OF_RUNS, UNITS_OF_TURNS = 12, (12, 6, 4), 4, 4
+COPIES, HELD, OF_RUNS, UNITS_OF_TURNS = 12, (12, 6, 4), 4, 4
 """Slices of the rows in shared memory at most, and what else is tried where not all fit; slices of
 runs; units of a slice of turns where all rows fit.
 """
@@ -195,7 +195,7 @@ def batch_shape(
         found = form(warps, stages, whole, parts[0])
         if found is not None:
             return found
-    for under, copies in product((UNDER_WAY, UNDER_WAY // 2, 0), FEWER):
+    for under, copies in product((UNDER_WAY, UNDER_WAY // 2, 0), HELD):
         fair = [part for part in parts if part >= min(tiles, 8) or under == 0]
         for part, warps in product(fair, (*many, *range(2 * most // 3, 0, -1))):
             for stages in range(1 if under == 0 else 2, STAGES + 1):

@@ -46,15 +46,15 @@ constexpr int BATCH_WARPS = 16, BATCH_STAGES = 4;
 struct Batch {
     int rows, scales, chains, list, table;  // where they begin; the rings stand before them
     int units, blocks, jobs;                // jobs of a tile
-    int span, slices;                // of a slice: jobs; how many there are
-    int slice, by_slice, copies;     // units of a slice; ⌈2³² / slice⌉; slices in shared memory
-    int pitch, step;                 // bytes from one row to the next, from one slice to the next
-    int pieces, pass, each;          // each: 2 with a gate, whose pieces 2i and 2i + 1 are the same of gate and up
-    int from, to;                    // the first `each` pieces begin at this unit, the last ones end at that
-    int all;                         // units of all pieces
-    int before;                      // the thread block that began the first pieces
-    int lag, held;                   // rows of jobs by which those come later; slices that they may need behind the others'
-    int rounds, again;               // fetches of slices, `again` of them for each pass behind the first one
+    int span, slices;                       // of a slice: jobs; how many there are
+    int slice, by_slice, copies;            // units of a slice; ⌈2³² / slice⌉; slices in shared memory
+    int pitch, step;                        // bytes from one row to the next, from one slice to the next
+    int pieces, pass, each;                 // each: 2 with a gate, whose pieces 2i and 2i + 1 are the same of gate and up
+    int from, to;                           // the first `each` pieces begin at this unit, the last ones end at that
+    int all;                                // units of all pieces
+    int before;                             // the thread block that began the first pieces
+    int lag, held;                          // rows of jobs by which those come later; slices for which they need the past
+    int rounds, again;                      // fetches of slices, `again` for each pass behind the first one; 0: all fit
     int rows_there;
 };
 __shared__ Batch work;
@@ -94,7 +94,7 @@ INLINE Chain* chain_at(int i) { return (Chain*)at_byte(work.chains) + i; }
 // By one warp: lane p shares out part p.
 template <typename Form>
 INLINE void know_work(const Matvec& a, int warps) {
-    int lane = threadIdx.x % 32, gated = is_gated(a), starts[PARTS + 1], count, from = 0, to, parts = 0, owner = 0;
+    int lane = threadIdx.x % 32, gated = is_gated(a), starts[PARTS + 1], count, from = 0, to, owner = 0;
     int units = (a.source.width + Form::UNIT - 1) / Form::UNIT;
     Line line = {units, 0, (int)a.by_units, 1 + gated};
     const Part& part = a.parts[gated ? 0 : lane % PARTS];
@@ -199,9 +199,9 @@ constexpr u32 FROM_ZERO = 32, FROM_BLOCK = 64, TO_BLOCK = 128, TO_END = 256;
 struct __align__(16) Job {
     const u8* from;  // its first unit
     int bytes, units;
-    u32 place;  // in 16 bytes: where the unit of all rows stands | where their scales of it do << 16
-    u32 when;   // the fetch that brings those | piece << 16
-    u32 what;   // format | flags | chain << 16
+    u32 place;   // in 16 bytes: where the unit of all rows stands | where their scales of it do << 16
+    u32 when;    // the fetch that brings those | piece << 16
+    u32 what;    // format | flags | chain << 16
     u32 before;  // jobs of its chain
     MEMBER int rows() const { return (int)(place & 0xffff) * 16; }
     MEMBER const float* scales() const { return (const float*)at_byte((int)(place >> 16) * 16) + 2 * own_pair(); }
@@ -265,7 +265,8 @@ INLINE Job make_job(int i) {
     int place_of_slice = round;  // modulo copies, in fewer registers
 #pragma unroll 1
     while (place_of_slice >= b.copies) place_of_slice -= b.copies;
-    int rows = b.rows + place_of_slice * b.step + (unit - slice * b.slice) * Form::NEXT, scales = b.scales + 64 * Form::BLOCKS * unit;
+    int rows = b.rows + place_of_slice * b.step + (unit - slice * b.slice) * Form::NEXT;
+    int scales = b.scales + 64 * Form::BLOCKS * unit;
     return {g.from + (i64)unit * g.bytes(), g.bytes(), end - unit, (u32)rows / 16 | (u32)scales / 16 << 16,
             ((u32)round & 0xffff) | (u32)piece << 16, (u32)g.format() | flags | (u32)chain << 16,
             (u32)(pass * b.jobs + q - (b.lag && chain < b.each ? p.begin : 0))};
@@ -284,15 +285,15 @@ INLINE void copy_some(u8* to, const u8* from, int bytes) {
     for (int k = 16 * (threadIdx.x % 32); k < bytes; k += 512) copy16(to + k, from + k);
 }
 struct Ring {
-    int warp, begin, stages, stage_bytes;  // where it begins in shared memory
-    u32 full;                              // address of its first barrier
+    int begin, stages, stage_bytes;  // where it begins in shared memory
+    u32 full;                        // address of its first barrier
     int stage;
     u32 phase;
     const u8* from;  // what is asked for next: `left` units of a tile
     int bytes, left;
 
     MEMBER Ring(const Matvec& a, int of)
-        : warp(of), begin(of * a.stages * a.stage_bytes), stages(a.stages), stage_bytes(a.stage_bytes),
+        : begin(of * a.stages * a.stage_bytes), stages(a.stages), stage_bytes(a.stage_bytes),
           full(unknown(shared_address(stages_full + of * BATCH_STAGES))), stage(0), phase(0), from(nullptr), bytes(0), left(0) {}
     MEMBER u8* here() const { return at_byte(begin + stage * stage_bytes); }
     MEMBER void await() const { barrier_wait(full + 8 * (u32)stage, phase); }
@@ -311,6 +312,24 @@ struct Ring {
         copy_arrive(full + 8 * (u32)stage);
 #endif
         from += bytes, left--;
+    }
+    // The next unit comes into this stage, if there is one; `ask` finds what follows.
+    template <typename Ask>
+    MEMBER void go_on(Ask ask) {
+        if (left) {
+            request();
+            if (left == 0) ask();
+        }
+    }
+    // A unit into every stage of an empty ring, which is where it was before.
+    template <typename Ask>
+    MEMBER void fill(Ask ask) {
+        int first = stage;
+        u32 was = phase;
+        ask();
+#pragma unroll 1
+        for (int i = 0; i < stages; i++) go_on(ask), advance();
+        stage = first, phase = was;
     }
 };
 
@@ -550,14 +569,7 @@ INLINE void multiply_run(const Matvec& a, int warp, int warps) {
     };
     if (threadIdx.x % 32 == 0) runs[warp] = run_of(warp, warps);
     __syncwarp();
-    ask();
-#pragma unroll 1
-    for (int i = 0; i < a.stages; i++) {
-        if (ring.left) ring.request();
-        if (ring.left == 0) ask();
-        ring.advance();
-    }
-    ring.stage = 0, ring.phase = 0;
+    ring.fill(ask);
     if (warp == warps - 1) fetch_rows<Form>(a);
     await_rows<Form>(a, warps);
 
@@ -590,10 +602,7 @@ INLINE void multiply_run(const Matvec& a, int warp, int warps) {
                 ring.await();
                 unit_terms(Form(), format, ring.here(), rows, now);
                 __syncwarp();
-                if (ring.left) {
-                    ring.request();
-                    if (ring.left == 0) ask();
-                }
+                ring.go_on(ask);
                 advance(Form(), scales, now, total);
                 rows.next(1), scales += 16 * Form::BLOCKS;
                 ring.advance();
@@ -642,15 +651,7 @@ INLINE void multiply(const Matvec& a, int warp, int warps) {
         for (int i = threadIdx.x; i < end; i += 32 * warps) job_at(i) = make_job<Form>(base + i);
         named_sync(1, 32 * warps);
         next = warp;
-        ask();
-        Ring first = ring;
-#pragma unroll 1
-        for (int i = 0; i < a.stages; i++) {
-            if (ring.left) ring.request();
-            if (ring.left == 0) ask();
-            ring.advance();
-        }
-        ring.stage = first.stage, ring.phase = first.phase;
+        ring.fill(ask);
         if (base == 0) await_rows<Form>(a, warps);
 #pragma unroll 1
         for (int i = warp; i < end; i += warps) {
@@ -666,10 +667,7 @@ INLINE void multiply(const Matvec& a, int warp, int warps) {
                 ring.await();
                 unit_terms(Form(), job.format(), ring.here(), rows, now);
                 __syncwarp();
-                if (ring.left) {
-                    ring.request();
-                    if (ring.left == 0) ask();
-                }
+                ring.go_on(ask);
                 ring.advance();
                 if (!is_pair || k) break;
                 hold(now, total, steps);

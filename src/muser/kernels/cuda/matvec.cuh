@@ -36,7 +36,7 @@ struct Part {
     float* out;
     u64 entry;  // of faults
     int outputs, format;
-    u32 base;     // of the parts before, Σ tiles·units·cost; cost: 16-byte pieces of an output's unit. batch.cuh: Σ outputs·cost
+    u32 base;     // of the parts before, Σ tiles·units·cost; cost: 16-byte pieces of an output's unit
     u32 size;     // cost | 16-byte pieces that stand apart behind a tile << 5
     u32 by_cost;  // ⌈2³² / cost⌉
     u32 spare;
@@ -57,7 +57,7 @@ struct Matvec {
     u64* faults;
     const int* count;
     u32* made;    // how many of the `makers` thread blocks that make the rows are done; this kernel sets it back to 0
-    Split split;  // of Σ tiles·units·cost; with a gate of tiles·units. batch.cuh: of outputs·cost; of the outputs of one part
+    Split split;  // of Σ tiles·units·cost; with a gate of tiles·units
     u32 makers;
     u32 by_units;  // ⌈2³² / units⌉
     u32 pace;      // cycles from one of a thread block's first requests to the next, while the row is being made
@@ -66,7 +66,7 @@ struct Matvec {
     int slice, copies, pass;  // of batch.cuh
     int slots;        // pieces whose terms are in shared memory at a time; at most MOST_SLOTS
     int table;        // of batch.cuh: jobs that are worked out at a time, 0: none
-    u32* handed;      // [thread blocks][R][gate and up][16] totals of tiles that two share, as ~bits; 0: not there
+    u32* handed;      // [thread blocks][R][gate and up][16] totals of tiles that two share, as ~bits; 0: not there (batch.cuh: R = 16)
 };
 INLINE bool is_gated(const Matvec& a) { return a.epilogue == OUT_SILU || a.epilogue == OUT_GELU; }
 
