@@ -43,6 +43,10 @@ def tiny(folder) -> Iterator[tuple[str, Path]]:
         path = Path(folder) / f"{architecture}-{kind}.gguf"
         make_tiny(path, architecture, kind)
         yield path.stem, path
+    for dim in attending.DEEP_SIZES:
+        path = Path(folder) / f"llama-heads-of-{dim}.gguf"
+        make_tiny(path, "llama", "q8_0", heads=8, kv_heads=2, head_dim=dim)
+        yield path.stem, path
 
 
 def loaded(name, path, limits):
@@ -158,9 +162,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         models = list(tiny(folder))
         # With each kernel that walks the chain over tiles: as few as these have, more, any number.
+        # And one row's tiles as of few, and as of many.
         few, more, most = attending.FEW_TILES, attending.MORE_TILES, attending.MOST_TILES
-        for chain in ((0, 0, 0), (0, 0, most), (0, more, most), (few, more, most)):  # last: timed
-            attending.FEW_TILES, attending.MORE_TILES, attending.MOST_TILES = chain
+        deep = attending.DEEP_TILES
+        chains = ((0, 0, 0, 0), (0, 0, most, deep), (0, more, most, 0), (few, more, most, deep))
+        for chain in chains:  # the last is timed
+            attending.FEW_TILES, attending.MORE_TILES, attending.MOST_TILES = chain[:3]
+            attending.DEEP_TILES = chain[3]
             if "models" in cases:
                 wrong += check_models(devices, models, chosen.repeats)
             if "slots" in cases:

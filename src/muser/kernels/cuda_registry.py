@@ -35,6 +35,7 @@ MATVEC = tuple(f"matvec_{form}_{rows}" for form in ("256", "32", "grid") for row
 ATTENTION = (
     "kv_append", "kv_import", "kv_export", "decode_combine", "combine_256", "combine_more_256",
     "combine_most_256", "combine_turns_256", "decode_one_64", "decode_one_128",
+    "decode_deep_64", "decode_deep_128",
     *(f"{name}_{head}" for name in ("decode_tiles", "prefill") for head in (64, 128, 256)),
 )  # fmt: skip
 GEMM = (

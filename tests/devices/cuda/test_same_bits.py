@@ -118,6 +118,19 @@ def test_the_smallest_heads(tmp_path, architecture, dim):
         assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
 
 
+@pytest.mark.parametrize("dim", attending.DEEP_SIZES)
+def test_one_row_that_sees_many_tiles(tmp_path, monkeypatch, dim):
+    monkeypatch.setattr(attending, "DEEP_TILES", 0)
+    sizes = {**heads_of(dim), "kv_heads": 2}
+    graph, weights, ids, expected = _made(tmp_path / "m.gguf", "llama", "f16", LENGTH, **sizes)
+    runner = load("sm_90a", graph, weights, Limits(LENGTH, 1, CHUNK))
+    for step, rows in steps(ids, (17, 1, 1, 5, 1, 14, 1)):
+        runner.resume()
+        assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+        is_deep = any(label.startswith(f"decode_deep_{dim}[") for label in runner.labels["KV"])
+        assert is_deep == (len(step.tokens) == 1)
+
+
 def test_smaller_heads_are_refused(tmp_path):
     """Their query codes are no two digits that f16 holds: the words would be others."""
     graph, weights, _, _ = _made(tmp_path / "m.gguf", "llama", "f16", 1, **heads_of(2))

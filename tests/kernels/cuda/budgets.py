@@ -91,10 +91,12 @@ _REGISTERS = {
         "matvec_grid_1",
         "decode_combine",
     ),
-    120: ("combine_turns_256",),
+    104: ("combine_turns_256",),  # a projection stands beside
     128: (
         "combine_most_256",  # 112 on sm_90, where a projection stands beside
         "matvec_32_1",
+        "decode_deep_64",
+        "decode_deep_128",
         "decode_tiles_64",
         "decode_tiles_128",
         "decode_tiles_256",

@@ -29,7 +29,7 @@ Copy = structure(
 )  # fmt: skip
 ATTEND = dict(
     q=POINTER, gate=POINTER, out=POINTER, k=POINTER, v=POINTER, v_steps=POINTER,
-    tile_out=POINTER, tile_sums=POINTER, **STEP, **FAULTS, factor=ctypes.c_float,
+    tile_out=POINTER, tile_sums=POINTER, claims=POINTER, **STEP, **FAULTS, factor=ctypes.c_float,
     heads=INT, kv_heads=INT, dim=INT, q_bits=INT, capacity=INT, window=INT, places=INT,
 )  # fmt: skip
 Attend = structure("Attend", **ATTEND)
@@ -51,6 +51,7 @@ TEXTS = (
     "source.cuh",
     "attention_decode.cuh",
     "attention_few.cuh",
+    "attention_deep.cuh",
     "attention_prefill.cuh",
     "attention_wide.cuh",
 )
@@ -133,10 +134,16 @@ class Layer:
         return whole if self.window is None else min(whole, (self.window + 126) // 128 + 1)
 
     def attend(self, route, q, positions, slots, gate=None, spare=0, blocks=6):
-        """Rows f32 `[rows, heads * dim]` by `route` "decode", "prefill", "wide" or one of `CHAINS`.
+        """Rows f32 `[rows, heads * dim]` by `route` "decode", "prefill", "wide", "deep" or one of
+        `CHAINS`. The last leave what they quantised as `self.quantised`.
 
-        The last leave what they quantised as `self.quantised`.
+        "deep", with `blocks` a unit, does one row after another, as no kernel of it does more.
         """
+        if route == "deep" and len(q) + spare > 1:
+            gates = [None] * len(q) if gate is None else np.split(gate, len(q))
+            rows = zip(np.split(q, len(q)), positions, slots, gates, strict=True)
+            made = [self.attend(route, x, [p], [s], g, blocks=blocks) for x, p, s, g in rows]
+            return np.concatenate(made)
         _kept, step = self.step(positions, slots)
         rows, parts = len(q) + spare, -(-self.dim // 32)
         q, out = device(q), poisoned(q.shape, np.float32)
@@ -144,22 +151,28 @@ class Layer:
         tile_out = poisoned((rows, self.heads, parts, self.places(), 32), np.float32)
         tile_sums = poisoned((rows, self.heads, self.places(), 4), np.int32)
         arrays = {"q": q, "out": out, "k": self.k, "v": self.v, "v_steps": self.v_steps}
+        claims = device(np.zeros(self.heads, np.uint32))
         argument = Attend(
-            **addresses(**arrays, tile_out=tile_out, tile_sums=tile_sums),
+            **addresses(**arrays, tile_out=tile_out, tile_sums=tile_sums, claims=claims),
             gate=address(gate),
             **step, **self.faults(), factor=attention_constant(self.dim**-0.5), heads=self.heads,
             **self.sizes(), q_bits=20 - int(self.dim - 1).bit_length(),
             window=self.window or 0, places=self.places(),
         )  # fmt: skip
+        units = self.kv_heads * -(-self.heads // self.kv_heads // 16)
+        if route == "deep":
+            size = bytes_of(self.shim, f"decode_deep_{self.dim}")
+            grid = blocks * units
+            self.shim.launch(f"decode_deep_{self.dim}", grid, 512, argument, size, self.seed)
+            assert not claims.any()
         if route == "decode" or route in CHAINS:
-            units = self.kv_heads * -(-self.heads // self.kv_heads // 16)
             is_one = self.head <= 128 and blocks >= rows * units * self.places()
             kernel = f"decode_{'one' if is_one else 'tiles'}_{self.head}"
             size = bytes_of(self.shim, kernel)
             self.shim.launch(kernel, blocks, 256, argument, size, self.seed)
         if route in CHAINS:
             self.combine_quantised(CHAINS[route], rows, argument)
-        elif route == "decode":
+        elif route in ("decode", "deep"):
             grid = (self.heads, rows, parts)
             size = bytes_of(self.shim, "decode_combine")
             self.shim.launch("decode_combine", grid, 256, argument, size, self.seed)

@@ -17,7 +17,7 @@ from .layer import (
 )
 from .shim import address, device, poisoned
 
-ROUTES = ("decode", "prefill", "wide")
+ROUTES = ("decode", "prefill", "wide", "deep")
 SHAPES = (
     # heads, kv heads, dim, window
     (16, 1, 128, None),
@@ -61,6 +61,8 @@ def skip_what_is_not_there(layer, route):
         pytest.skip("no warpgroups")
     if route == "wide" and layer.dim > 128:
         pytest.skip("warpgroups take heads of up to 128")
+    if route == "deep" and layer.dim not in (64, 128):
+        pytest.skip("it is for heads of 64 and 128")
 
 
 def compare(layer, route, q, positions, slots=None, **more):
@@ -87,6 +89,8 @@ def test_equals_the_oracle_at_any_position(shim, rng, heads, kv, dim, window):
         blocks = (1 + turn * 2) << 5 * (turn % 2)  # every other turn one for each tile
         for route in ("decode", *CHAINS) if dim % 32 == 0 else ("decode",):
             compare(layer, route, q[few], few, spare=turn % 3, blocks=blocks)
+        if dim in (64, 128) and turn % 3 == 2:
+            compare(layer, "deep", q[few], few, blocks=blocks)
         many = list(range(max(end - 21, 0), end))
         compare(layer, "prefill", q[many], many, spare=turn)
         if dim <= 128 and shim.architecture == "sm_90a":
@@ -121,6 +125,22 @@ def test_what_few_tiles_make_is_quantised(shim, rng, seed, route, heads, kv, dim
     assert np.array_equal(sums, whole.reshape(3, -1, 32).sum(axis=2))
     assert same_bits(scales[:3], steps)
     assert np.all(codes[3] == 0xFF)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("heads", "kv", "dim", "window"), [s for s in SHAPES if s[2] in (64, 128)] + [(20, 1, 64, 900)]
+)
+def test_tiles_that_are_claimed(shim, rng, seed, heads, kv, dim, window, blocks):
+    """Up to nine tiles, and two, four or six of them that a unit's blocks have without a claim."""
+    layer = Layer(shim, heads, kv, dim, window, context=1100, chunk=128)
+    layer.seed = seed
+    q, k, v = rows_of(rng, 1100, layer)
+    for first in range(0, 1100, 100):
+        span = list(range(first, first + 100))
+        layer.append(k[span], v[span], span, [0] * 100)
+    at = [1099, 1098] if window else [1099, 255, 256, 640, 900]
+    compare(layer, "deep", q[at], at, blocks=blocks)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -227,7 +247,7 @@ def test_a_score_out_of_range_fails_its_row(shim, route):
     compare(layer, route, q, positions)
     q[4, 5 * 64 :] *= np.float32(-(2.0**20))
     layer.attend(route, q, positions, [0] * 9)
-    assert layer.faulty_row == 4
+    assert layer.faulty_row == (0 if route == "deep" else 4)  # which does row by row
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -6,6 +6,7 @@ from muser.devices.cuda.arena import F32, CachePlane, tiles_of
 from muser.devices.cuda.buckets import CHUNK, rows_together
 from muser.devices.cuda.card import Address
 from muser.devices.cuda.lowering import Lowering
+from muser.devices.cuda.stepping import WORD
 from muser.devices.cuda.structs import Append, Attend, Combine
 from muser.devices.device import Limits
 from muser.errors import DeviceError
@@ -15,12 +16,15 @@ from muser.graph.arithmetic import TILE, attention_constant
 SUMS = 16  # bytes: N, M, f(D) and a spare of a tile
 PART = 32  # elements of a head that one block of the chain takes
 LEAST_HEAD, HEAD_SIZES = 4, (64, 128, 256)
+DEEP_SIZES, DEEP_THREADS = (64, 128), 512
 MOST_ONE = 128  # elements of a head where a thread block may be of one tile
 SPARSE = 1.25  # tiles a multiprocessor, up to which a thread block has one by itself
 FEW_TILES, MORE_TILES, MOST_TILES = 8, 24, 72
 """That a row sees at most where a warp has them all at once: bounds of three kernels
 (`attention_few.cuh`). Beyond them warps walk in turns.
 """
+DEEP_TILES = MORE_TILES
+"""That one row sees at most where its tiles are not those of `attention_deep.cuh`."""
 
 
 def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mapping[str, int]:
@@ -30,6 +34,11 @@ def tile_rooms(spec: CacheSpec, limits: Limits, heads: int, rows: int) -> Mappin
         "tile_out": places * -(-spec.head_dim // PART) * PART * F32,
         "tile_sums": places * SUMS,
     }
+
+
+def claims_room(heads: int) -> Mapping[str, int]:
+    """By which thread blocks claim tiles (`attention_deep.cuh`); zeros between launches."""
+    return {"claims": heads * WORD}
 
 
 def pieces_room(width: int, rows: int) -> Mapping[str, int]:
@@ -80,6 +89,7 @@ def _attend(low: Lowering, op: Attention, gate: SigmoidGate | None) -> bool:
         cache.value,
         cache.steps,
         *((0, 0) if is_chunk else low.shared.rooms(rooms)),
+        *low.shared.rooms(claims_room(op.heads)),
         low.pointers(),
         low.faults(*nodes),
         float(attention_constant(op.scale)),
@@ -104,23 +114,25 @@ def _decode(
     """Where rows see few tiles, no more thread blocks than those: all have to begin before the next
     launch can, and they find room only where the projection before them has ended. Where they are
     about as many as multiprocessors, none has two, which would share its way to memory: they take
-    more than half of its shared memory each. Of one tile at most, they have a kernel of their own.
+    more than half of its shared memory each. Of one tile at most, they have a kernel of their own,
+    and so have those of one row that sees many.
     """
     head = head_size(cache.spec.head_dim)
     units = cache.spec.kv_heads * -(-op.heads // cache.spec.kv_heads // 16)
     seen = most_tiles(low, args.places)
     most = low.rows * units * seen
+    is_deep = _is_deep(low, cache, units, seen)
     is_alone = most <= SPARSE * low.processors
     grid = low.processors if is_alone else 2 * low.processors
     is_one = most <= grid and head <= MOST_ONE and (is_alone or seen <= FEW_TILES)
-    tiles = f"decode_one_{head}" if is_one else f"decode_tiles_{head}"
+    tiles = f"decode_{'deep' if is_deep else 'one' if is_one else 'tiles'}_{head}"
     shared = low.bytes_of(tiles)
     if is_alone:
         shared = max(shared, low.shared.card.facts.shared // 2 + 1024)
     low.launch(
         tiles,
-        (min(most, grid),),
-        256,
+        (low.processors // units * units if is_deep else min(most, grid),),
+        DEEP_THREADS if is_deep else 256,
         args,
         shared=shared,
         served=("KV",),
@@ -131,6 +143,18 @@ def _decode(
     args.faults = low.faults(*nodes)
     low.launch(
         "decode_combine", chain, 256, args, shared=low.bytes_of("decode_combine"), served=("KV",)
+    )
+
+
+def _is_deep(low: Lowering, cache: CachePlane, units: int, seen: int) -> bool:
+    """Whether the tiles are those of `attention_deep.cuh`."""
+    dim, facts = cache.spec.head_dim, low.shared.card.facts
+    return (
+        low.rows == 1
+        and dim in DEEP_SIZES
+        and seen > DEEP_TILES
+        and units <= facts.processors
+        and low.bytes_of(f"decode_deep_{dim}") <= facts.shared
     )
 
 

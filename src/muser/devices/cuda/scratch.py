@@ -6,7 +6,7 @@ Each rule has the formula of its own rooms; here it is asked for the largest ste
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from muser.devices.cuda.attending import pieces_room, tile_rooms
+from muser.devices.cuda.attending import claims_room, pieces_room, tile_rooms
 from muser.devices.cuda.buckets import CHUNK, MOST_FEW, buckets_of, head_rows
 from muser.devices.cuda.chunked import band_room, carry_rooms
 from muser.devices.cuda.lowering import spare_room
@@ -66,7 +66,11 @@ def _of(graph: Graph, extent: Extent, op: Op) -> Rooms:
     if isinstance(op, Attention):
         spec, rows = graph.caches[op.layer], extent.few
         width = op.heads * spec.head_dim
-        return {**tile_rooms(spec, limits, op.heads, rows), **pieces_room(width, rows)}
+        return {
+            **tile_rooms(spec, limits, op.heads, rows),
+            **claims_room(op.heads),
+            **pieces_room(width, rows),
+        }
     if isinstance(op, Add):
         return spare_room(op.target, graph.rows[op.target], extent.few)
     if isinstance(op, TakeRows):

@@ -63,6 +63,7 @@ class Attend(ctypes.Structure):
         ("v_steps", Pointer),
         ("tile_out", Pointer),
         ("tile_sums", Pointer),
+        ("claims", Pointer),
         ("step", StepPointers),
         ("faults", Faults),
         ("factor", Float),

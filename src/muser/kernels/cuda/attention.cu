@@ -4,4 +4,5 @@
 #include "source.cuh"
 #include "attention_decode.cuh"
 #include "attention_few.cuh"
+#include "attention_deep.cuh"
 #include "attention_prefill.cuh"

@@ -21,6 +21,7 @@ struct Attend {
     const i8* v_steps;  // [slot][kv head][capacity]
     float* tile_out;    // decode: f(O), [row][head][ceil(dim / 32)][places][32]
     int4* tile_sums;    // decode: N, M, the bits of f(D), 0; [row][head][places]
+    u32* claims;        // attention_deep.cuh: [unit], zeros between launches
     Step step;
     Faults faults;
     float factor;  // c: f32 of the f64 product scale · log2 e

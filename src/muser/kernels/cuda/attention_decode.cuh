@@ -25,25 +25,26 @@
 namespace attention {
 constexpr int WARPS = 8, THREADS = WARPS * 32;
 
-// ONE: each block has one tile at most.
-template <int HEAD, bool ONE>
+constexpr int TILES = 0, ALONE = 1, DEEP = 2;  // of a block: any number, one at most, those of attention_deep.cuh
+
+template <int HEAD, int KIND>
 struct Decode {
     static constexpr int CHUNK = HEAD < 128 ? HEAD : 128, CHUNKS = HEAD / CHUNK;  // dims of a slot
 #if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
-    static constexpr int SLOTS = ONE || HEAD == 256 ? 2 : 3;
+    static constexpr int SLOTS = KIND == ALONE || HEAD == 256 ? 2 : 3;
 #else
-    static constexpr int SLOTS = 2;  // two blocks of 99 KiB
+    static constexpr int SLOTS = KIND == DEEP ? 3 : 2;  // two blocks of 99 KiB
 #endif
     static constexpr int SLOT = TILE * CHUNK * 2;
     static constexpr int Q_PITCH = HEAD * 2 + 16, P_PITCH = TILE * 2 + 16;
     static constexpr int Q_BYTES = 2 * ROWS * Q_PITCH, P_BYTES = 2 * ROWS * P_PITCH;
-    static constexpr bool KEPT = !ONE && HEAD <= 128;  // the digits of q stay in registers
-    static constexpr bool SHARED = ONE || KEPT;        // where they were, those of P come
+    static constexpr bool KEPT = KIND != ALONE && HEAD <= 128;  // the digits of q stay in registers
+    static constexpr bool SHARED = KIND != TILES || KEPT;       // where they were, those of P come; DEEP: they stand apart
     static constexpr int P_AT = SHARED ? 0 : Q_BYTES;
     static constexpr int DIGITS = SHARED ? (Q_BYTES > P_BYTES ? Q_BYTES : P_BYTES) : Q_BYTES + P_BYTES;
     static constexpr int N_TILES = CHUNK / 64;  // of 8 output dims a warp and chunk
 
-    u8 digits[DIGITS];  // high, low [16 rows][pitch]: of q, of P
+    u8 digits[KIND == DEEP ? P_BYTES : DIGITS];  // high, low [16 rows][pitch]: of q, of P
     u32 n[ROWS][WARPS], m[ROWS][WARPS], d[ROWS][WARPS];
     float row_scale[ROWS];
     __align__(128) u8 ring[SLOTS][SLOT];  // K, V, K, V, … of the tiles in turn, each in CHUNKS parts
@@ -129,26 +130,26 @@ INLINE int cache_row(const Cursor& c) { return c.base + c.place; }
 INLINE int heads_of(const Cursor& c) { return min(ROWS, c.rest); }
 
 // Part `part` of a tile: K's chunks, then V's. Its first element in memory, and its first piece of a row.
-template <int HEAD, bool ONE>
+template <int HEAD, int KIND>
 INLINE const u16* source_of(const Attend& a, int row, int part) {
-    return (part >= Decode<HEAD, ONE>::CHUNKS ? a.v : a.k) + (size_t)row * a.dim;
+    return (part >= Decode<HEAD, KIND>::CHUNKS ? a.v : a.k) + (size_t)row * a.dim;
 }
-template <int HEAD, bool ONE>
+template <int HEAD, int KIND>
 INLINE int piece_of(int part) {
-    using D = Decode<HEAD, ONE>;
+    using D = Decode<HEAD, KIND>;
     return (part >= D::CHUNKS ? part - D::CHUNKS : part) * (D::CHUNK / 8);
 }
 // Rows [lo, hi) of a part of the first tile.
-template <int HEAD, bool ONE>
-INLINE void feed_rows(const Attend& a, Decode<HEAD, ONE>& mem, const Cursor& c, int part, int lo, int hi) {
-    const u16* from = source_of<HEAD, ONE>(a, cache_row(c), part);
-    fetch_rows<Decode<HEAD, ONE>::CHUNK / 8, THREADS>(mem.ring[part], from, piece_of<HEAD, ONE>(part), a.dim, lo, hi);
+template <int HEAD, int KIND>
+INLINE void feed_rows(const Attend& a, Decode<HEAD, KIND>& mem, const Cursor& c, int part, int lo, int hi) {
+    const u16* from = source_of<HEAD, KIND>(a, cache_row(c), part);
+    fetch_rows<Decode<HEAD, KIND>::CHUNK / 8, THREADS>(mem.ring[part], from, piece_of<HEAD, KIND>(part), a.dim, lo, hi);
 }
 // Part `part` of the tile at `row` when it has come and every warp has left the part before it, in whose slot goes the
 // part SLOTS - 1 behind: of the same tile, or of the next one, `next`.
-template <int HEAD, bool ONE>
-INLINE const u8* take(const Attend& a, Decode<HEAD, ONE>& mem, int part, int row, const Cursor& next, int& use) {
-    using D = Decode<HEAD, ONE>;
+template <int HEAD, int KIND>
+INLINE const u8* take(const Attend& a, Decode<HEAD, KIND>& mem, int part, int row, const Cursor& next, int& use) {
+    using D = Decode<HEAD, KIND>;
     constexpr int PARTS = 2 * D::CHUNKS;
     copy_wait<D::SLOTS - 2>();
     __syncthreads();
@@ -156,8 +157,8 @@ INLINE const u8* take(const Attend& a, Decode<HEAD, ONE>& mem, int part, int row
     bool same = other < PARTS;
     if (same || next.left > 0) {
         int chosen = same ? other : other - PARTS;
-        const u16* from = source_of<HEAD, ONE>(a, same ? row : cache_row(next), chosen);
-        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[slot], from, piece_of<HEAD, ONE>(chosen), a.dim);
+        const u16* from = source_of<HEAD, KIND>(a, same ? row : cache_row(next), chosen);
+        fetch<D::CHUNK / 8, TILE * D::CHUNK / 8, THREADS>(mem.ring[slot], from, piece_of<HEAD, KIND>(chosen), a.dim);
     }
     copy_commit();
     const u8* taken = mem.ring[use];
@@ -165,15 +166,15 @@ INLINE const u8* take(const Attend& a, Decode<HEAD, ONE>& mem, int part, int row
     return taken;
 }
 
-template <int HEAD, bool ONE>
+template <int HEAD, int KIND>
 struct Query {
-    u32 high[Decode<HEAD, ONE>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD, ONE>::KEPT ? HEAD / 16 : 1][4];
+    u32 high[Decode<HEAD, KIND>::KEPT ? HEAD / 16 : 1][4], low[Decode<HEAD, KIND>::KEPT ? HEAD / 16 : 1][4];
 };
-template <int HEAD, bool ONE>
-INLINE void load_digits(Query<HEAD, ONE>& q, int i, const Decode<HEAD, ONE>& mem, int s, int lane) {
-    u32 at = shared_address(mem.digits) + (lane & 15) * Decode<HEAD, ONE>::Q_PITCH + (lane >> 4) * 16 + s * 32;
+template <int HEAD, int KIND>
+INLINE void load_digits(Query<HEAD, KIND>& q, int i, const u8* digits, int s, int lane) {
+    u32 at = shared_address(digits) + (lane & 15) * Decode<HEAD, KIND>::Q_PITCH + (lane >> 4) * 16 + s * 32;
     load_matrix4(q.high[i], at);
-    load_matrix4(q.low[i], at + ROWS * Decode<HEAD, ONE>::Q_PITCH);
+    load_matrix4(q.low[i], at + ROWS * Decode<HEAD, KIND>::Q_PITCH);
 }
 // The heads of a unit on their grid; rows of the matrix tile beyond them are zeros.
 template <int HEAD>
@@ -192,10 +193,10 @@ INLINE void load_heads(Heads<HEAD>& h, const Attend& a, const Cursor& c, int war
 #pragma unroll
     for (int i = 0; i < EACH; i++) load_query<HEAD>(h.v[i], from + i * a.dim, warp * EACH + i < heads, a, lane);
 }
-template <int HEAD, bool ONE>
-INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, ONE>& mem, Query<HEAD, ONE>& q, int warp,
+template <int HEAD, int KIND>
+INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, KIND>& mem, Query<HEAD, KIND>& q, int warp,
                         int lane) {
-    using D = Decode<HEAD, ONE>;
+    using D = Decode<HEAD, KIND>;
 #pragma unroll
     for (int i = 0; i < Heads<HEAD>::EACH; i++) {
         int r = warp * Heads<HEAD>::EACH + i;
@@ -204,26 +205,26 @@ INLINE void place_heads(const Heads<HEAD>& h, const Attend& a, Decode<HEAD, ONE>
         float scale = place_query<HEAD>(h.v[i], a, lane, put);
         if (lane == 0) mem.row_scale[r] = scale;
     }
-    if constexpr (ONE) copy_wait<1>();  // K has come, too
+    if constexpr (KIND == ALONE) copy_wait<1>();  // K has come, too
     __syncthreads();
     if constexpr (D::KEPT) {
 #pragma unroll
-        for (int s = 0; s < HEAD / 16; s++) load_digits(q, s, mem, s, lane);
+        for (int s = 0; s < HEAD / 16; s++) load_digits(q, s, mem.digits, s, lane);
     }
 }
 
 // Adds one chunk's products to the sums of the digits of the warp's 16 positions.
-template <int HEAD, bool ONE>
-INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD, ONE>& q, const Decode<HEAD, ONE>& mem,
-                       const u8* k, int chunk, int warp, int lane) {
-    using D = Decode<HEAD, ONE>;
+template <int HEAD, int KIND>
+INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD, KIND>& q, const u8* digits, const u8* k, int chunk,
+                       int warp, int lane) {
+    using D = Decode<HEAD, KIND>;
     int matrix = lane >> 3, key = warp * 16 + (matrix >> 1) * 8 + (lane & 7);
     u32 base = shared_address(k);
 #pragma unroll
     for (int s = 0; s < D::CHUNK / 16; s++) {
         u32 b[4];
         load_matrix4(b, base + swizzled<D::CHUNK / 8>(key, 2 * s + (matrix & 1)));
-        if constexpr (!D::KEPT) load_digits(q, 0, mem, chunk * (D::CHUNK / 16) + s, lane);
+        if constexpr (!D::KEPT) load_digits(q, 0, digits, chunk * (D::CHUNK / 16) + s, lane);
         int at = D::KEPT ? s : 0;
 #pragma unroll
         for (int n = 0; n < 2; n++) {
@@ -234,8 +235,8 @@ INLINE void add_scores(float (&high)[2][4], float (&low)[2][4], Query<HEAD, ONE>
 }
 
 // Scores from their sums, and the warp's maxima of N and M into shared memory; returns the largest |y|.
-template <int HEAD, bool ONE>
-INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, ONE>& mem, const Span& seen, int tile,
+template <int HEAD, int KIND>
+INLINE float scale_scores(float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, KIND>& mem, const Span& seen, int tile,
                           int warp, int lane) {
     int g = lane >> 2, t = lane & 3;
     u32 top_n[2] = {0, 0}, top_m[2] = {0, 0};
@@ -274,10 +275,10 @@ INLINE u32 largest(const u32 (&x)[WARPS], int t) {
 }
 
 // Digits of P of the warp's positions, and their part of D, into shared memory; N and M of the rows.
-template <int HEAD, bool ONE>
-INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, ONE>& mem, u32 (&top_n)[2],
+template <int HEAD, int KIND>
+INLINE void place_weights(const float (&y)[2][4], const u32 (&pairs)[2], Decode<HEAD, KIND>& mem, u32 (&top_n)[2],
                           u32 (&top_m)[2], int warp, int lane) {
-    using D = Decode<HEAD, ONE>;
+    using D = Decode<HEAD, KIND>;
     int g = lane >> 2, t = lane & 3;
     u32 sum[2] = {0, 0};
 #pragma unroll
@@ -314,10 +315,10 @@ struct Place {  // of one unit's tile in the scratch
 };
 
 // f(O) of the warp's dims of one chunk to the scratch.
-template <int HEAD, bool ONE>
-INLINE void write_output(const Decode<HEAD, ONE>& mem, const u8* v, int chunk, const Attend& a, const Place& p,
+template <int HEAD, int KIND>
+INLINE void write_output(const Decode<HEAD, KIND>& mem, const u8* v, int chunk, const Attend& a, const Place& p,
                          int warp, int lane) {
-    using D = Decode<HEAD, ONE>;
+    using D = Decode<HEAD, KIND>;
     constexpr int N_TILES = D::N_TILES;
     int g = lane >> 2, t = lane & 3, matrix = lane >> 3, parts = (a.dim + 31) / 32;
     u32 weights = shared_address(mem.digits) + D::P_AT + (lane & 15) * D::P_PITCH + (lane >> 4) * 16;
@@ -350,8 +351,8 @@ INLINE void write_output(const Decode<HEAD, ONE>& mem, const u8* v, int chunk, c
         }
     }
 }
-template <int HEAD, bool ONE>
-INLINE void write_sums(const Decode<HEAD, ONE>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], const Attend& a,
+template <int HEAD, int KIND>
+INLINE void write_sums(const Decode<HEAD, KIND>& mem, const u32 (&top_n)[2], const u32 (&top_m)[2], const Attend& a,
                        const Place& p, int lane) {
     int g = lane >> 2;
     if (lane & 3) return;
@@ -376,7 +377,7 @@ INLINE void load_steps(u32 (&pairs)[2], const Attend& a, const Cursor& c, int wa
 
 template <int HEAD>
 INLINE void decode_tiles(const Attend& a, u8* shared) {
-    using D = Decode<HEAD, false>;
+    using D = Decode<HEAD, TILES>;
     D& mem = *(D*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, use = 0;
     touch(a);
@@ -402,7 +403,7 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
     if (at.left <= 0) return leave_early();  // the multiprocessor is free for the next projection
     previous_kernel_done();
     Heads<HEAD> heads;
-    Query<HEAD, false> q;
+    Query<HEAD, TILES> q;
     u32 pairs[2], ahead_pairs[2];
     load_heads(heads, a, at, warp, lane);
     load_steps(ahead_pairs, a, at, warp, lane);
@@ -417,14 +418,14 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
         float y[2][4], high[2][4] = {}, low[2][4] = {};
 #pragma unroll
         for (int c = 0; c < D::CHUNKS - 1; c++)
-            add_scores(high, low, q, mem, take(a, mem, c, from, at, use), c, warp, lane);
+            add_scores(high, low, q, mem.digits, take(a, mem, c, from, at, use), c, warp, lane);
         if constexpr (D::CHUNKS == 2) {
             float other[2][4] = {};
-            add_scores(high, other, q, mem, take(a, mem, 1, from, at, use), 1, warp, lane);
+            add_scores(high, other, q, mem.digits, take(a, mem, 1, from, at, use), 1, warp, lane);
 #pragma unroll
             for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4], other[i / 4][i % 4]);
         } else {
-            add_scores(high, low, q, mem, take(a, mem, 0, from, at, use), 0, warp, lane);
+            add_scores(high, low, q, mem.digits, take(a, mem, 0, from, at, use), 0, warp, lane);
 #pragma unroll
             for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);
         }
@@ -455,7 +456,7 @@ INLINE void decode_tiles(const Attend& a, u8* shared) {
 // The same for a block of one tile, without a loop, in half the registers.
 template <int HEAD>
 INLINE void decode_one(const Attend& a, u8* shared) {
-    using D = Decode<HEAD, true>;
+    using D = Decode<HEAD, ALONE>;
     D& mem = *(D*)shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     touch(a);
@@ -471,7 +472,7 @@ INLINE void decode_one(const Attend& a, u8* shared) {
     will_read(first_steps(a, at, warp, lane));
     previous_kernel_done();
     Heads<HEAD> heads;
-    Query<HEAD, true> q;
+    Query<HEAD, ALONE> q;
     u32 pairs[2], top_n[2], top_m[2];
     load_heads(heads, a, at, warp, lane);
     load_steps(pairs, a, at, warp, lane);
@@ -479,7 +480,7 @@ INLINE void decode_one(const Attend& a, u8* shared) {
     for (int i = 0; i < 2; i++) feed_rows(a, mem, at, i, fresh.lo, fresh.hi), copy_commit();
     place_heads(heads, a, mem, q, warp, lane);
     float y[2][4], high[2][4] = {}, low[2][4] = {};
-    add_scores(high, low, q, mem, mem.ring[0], 0, warp, lane);
+    add_scores(high, low, q, mem.digits, mem.ring[0], 0, warp, lane);
 #pragma unroll
     for (int i = 0; i < 8; i++) y[i / 4][i % 4] = join(high[i / 4][i % 4], low[i / 4][i % 4]);
     float top = scale_scores(y, pairs, mem, seen, at.tile, warp, lane);
@@ -732,11 +733,11 @@ INLINE void combine(const Attend& a, u8* shared) {
 }
 }  // namespace attention
 
-SIZE(decode_tiles_64_bytes, (sizeof(attention::Decode<64, false>)));
-SIZE(decode_tiles_128_bytes, (sizeof(attention::Decode<128, false>)));
-SIZE(decode_tiles_256_bytes, (sizeof(attention::Decode<256, false>)));
-SIZE(decode_one_64_bytes, (sizeof(attention::Decode<64, true>)));
-SIZE(decode_one_128_bytes, (sizeof(attention::Decode<128, true>)));
+SIZE(decode_tiles_64_bytes, (sizeof(attention::Decode<64, attention::TILES>)));
+SIZE(decode_tiles_128_bytes, (sizeof(attention::Decode<128, attention::TILES>)));
+SIZE(decode_tiles_256_bytes, (sizeof(attention::Decode<256, attention::TILES>)));
+SIZE(decode_one_64_bytes, (sizeof(attention::Decode<64, attention::ALONE>)));
+SIZE(decode_one_128_bytes, (sizeof(attention::Decode<128, attention::ALONE>)));
 SIZE(decode_combine_bytes, sizeof(attention::Chain));
 KERNEL BOUNDS(256, 2) decode_tiles_64(attention::Attend a) {
     SHARED_BYTES(shared);

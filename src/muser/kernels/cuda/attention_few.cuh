@@ -112,4 +112,4 @@ KERNEL BOUNDS(256, 2) combine_more_256(const __grid_constant__ attention::Combin
 KERNEL BOUNDS(256, 2) combine_most_256(const __grid_constant__ attention::Combine c) {
     attention::combine_and_quantise<attention::MOST_TILES>(c);
 }
-KERNEL BOUNDS(256, 2) combine_turns_256(const __grid_constant__ attention::Combine c) { attention::combine_in_turns(c); }
+KERNEL BOUNDS(640, 1) combine_turns_256(const __grid_constant__ attention::Combine c) { attention::combine_in_turns(c); }
