@@ -74,15 +74,20 @@ def operator_checks(opens: Opens) -> Iterator[tuple[str, int]]:
     yield "kv_append", _append(opens)
     for norm in conformance.NORMS:
         yield f"norm of {norm.count}", int(_norm(opens, norm) != norm.digest)
-    for vector in conformance.ATTENTION:
-        name = f"attention {vector.digest} of heads of {vector.dim}"
-        yield name, int(_attention(opens, vector) != vector.digest)
+    yield from attention_checks(opens)
     for weights in conformance.WEIGHTS:
         yield from _weights(opens, weights)
     for rope in conformance.ROPES:
         yield f"rope {rope.pairing}", _rope(opens, rope)
     yield "silu_gate", _silu_gate(opens)
     yield "softcap", _softcap(opens)
+
+
+def attention_checks(opens: Opens) -> Iterator[tuple[str, int]]:
+    """Those of attention, of the same form."""
+    for vector in conformance.ATTENTION:
+        name = f"attention {vector.digest} of heads of {vector.dim}"
+        yield name, int(_attention(opens, vector) != vector.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ ATTENTION = (
     AttentionVector(64, 300, 0, 300, "ba38e75deaa011eb"),
     AttentionVector(256, 300, 5, 300, "03f866c0722a1f8b"),
     AttentionVector(128, 600, 40, 600, "a97e3706aa26d7f6", cliff=5),
+    AttentionVector(128, 3100, 0, 3100, "80cb77dc6c9b2025"),
+    AttentionVector(64, 3100, 0, 3100, "1520625517d45061"),
 )
 
 

@@ -63,7 +63,7 @@ class ShimCard:
         self.architecture, self.seed = architecture, seed
         self.held, self.taken, self.recording = [], 0, None
         self.closed = False
-        self.launches = 0
+        self.launches, self.played = 0, set()  # names of kernels
 
     def enter(self):
         pass
@@ -89,6 +89,7 @@ class ShimCard:
         def go():
             with LOCK:
                 self.launches += 1
+                self.played.add(symbol)
                 shim.launch(
                     symbol, shape.grid, shape.block, argument, shared=shape.shared, seed=self.seed
                 )

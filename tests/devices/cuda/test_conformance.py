@@ -18,10 +18,18 @@ VECTORS = ("NORMS", "ATTENTION", "WEIGHTS", "ROPES")
 
 @pytest.mark.parametrize("architecture", ["sm_90a"])
 def test_every_vector_passes(architecture):
-    checks = dict(run_checks(lambda: ShimCard(architecture), shim_library(architecture)))
-    digests = len(conformance.NORMS) + len(conformance.ATTENTION) + len(conformance.ROPES)
+    cards = []
+
+    def opens():
+        cards.append(ShimCard(architecture))
+        return cards[-1]
+
+    checks = dict(run_checks(opens, shim_library(architecture)))
+    digests = len(conformance.NORMS) + 2 * len(conformance.ATTENTION) + len(conformance.ROPES)
     assert len(checks) == len(CHECKS) + 1 + digests + 2 * len(conformance.WEIGHTS) + 2
     assert {name for name, wrong in checks.items() if wrong} == set()
+    played = set().union(*(card.played for card in cards))
+    assert {"decode_one_64", "decode_tiles_256", "decode_deep_64", "decode_deep_128"} <= played
 
 
 @pytest.fixture

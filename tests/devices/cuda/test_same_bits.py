@@ -131,6 +131,20 @@ def test_one_row_that_sees_many_tiles(tmp_path, monkeypatch, dim):
         assert is_deep == (len(step.tokens) == 1)
 
 
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_one_row_whose_tiles_are_claimed(tmp_path, monkeypatch, architecture):
+    """Six tiles to two sides of one block, in two layers that claim by the same word."""
+    monkeypatch.setattr(attending, "DEEP_TILES", 0)
+    sizes = {"layers": 2, "width": 64, "ffn": 64, "heads": 2, "kv_heads": 1, "head_dim": 64}
+    graph, weights, ids, expected = _made(tmp_path / "m.gguf", "llama", "f16", 645, **sizes)
+    card = ShimCard(architecture, processors=1)
+    library = shim_library(architecture)
+    runner = CudaRunner(card, library, graph, weights, Limits(645, 1, 128))
+    for step, rows in steps(ids, (*[128] * 5, 1, 1, 1, 1, 1)):
+        assert runner.forward(step).tobytes() == expected[rows].tobytes(), rows
+    assert any(label.startswith("decode_deep_64[") for label in runner.labels["KV"])
+
+
 def test_smaller_heads_are_refused(tmp_path):
     """Their query codes are no two digits that f16 holds: the words would be others."""
     graph, weights, _, _ = _made(tmp_path / "m.gguf", "llama", "f16", 1, **heads_of(2))

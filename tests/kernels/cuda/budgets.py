@@ -86,12 +86,14 @@ _REGISTERS = {
         "decode_one_128",
     ),
     88: ("combine_more_256",),  # tiles in registers, none in shared memory
-    96: ("matvec_256_1",),
+    96: (
+        "matvec_256_1",
+        "combine_turns_256",  # a projection stands beside
+    ),
     112: (
         "matvec_grid_1",
         "decode_combine",
     ),
-    104: ("combine_turns_256",),  # a projection stands beside
     128: (
         "combine_most_256",  # 112 on sm_90, where a projection stands beside
         "matvec_32_1",

@@ -132,7 +132,7 @@ def test_what_few_tiles_make_is_quantised(shim, rng, seed, route, heads, kv, dim
     ("heads", "kv", "dim", "window"), [s for s in SHAPES if s[2] in (64, 128)] + [(20, 1, 64, 900)]
 )
 def test_tiles_that_are_claimed(shim, rng, seed, heads, kv, dim, window, blocks):
-    """Up to nine tiles, and two, four or six of them that a unit's blocks have without a claim."""
+    """Up to nine tiles, of which the sides of a unit have four, eight or twelve without a claim."""
     layer = Layer(shim, heads, kv, dim, window, context=1100, chunk=128)
     layer.seed = seed
     q, k, v = rows_of(rng, 1100, layer)

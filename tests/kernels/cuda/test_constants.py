@@ -16,6 +16,7 @@ CONSTANT = r"constexpr int [^;]*\b{name} = (\d+)"
         ("matvec.cuh", CONSTANT.format(name="MOST_SLOTS"), shapes.SLOTS),
         ("blocks.cuh", CONSTANT.format(name="TILE_OUTPUTS"), shapes.TILE_OUTPUTS),
         ("attention_few.cuh", CONSTANT.format(name="FEW_TILES"), attending.FEW_TILES),
+        ("attention_deep.cuh", CONSTANT.format(name="SIDES"), attending.DEEP_THREADS // 256),
         ("attention_few.cuh", CONSTANT.format(name="MORE_TILES"), attending.MORE_TILES),
         ("attention_few.cuh", CONSTANT.format(name="MOST_TILES"), attending.MOST_TILES),
         ("batch.cuh", CONSTANT.format(name="COPIES"), shapes.COPIES),

@@ -5,6 +5,7 @@ Once for each library, card, driver and compiler; a card whose words differ in o
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.resources import files
 
 from muser.devices.cuda.card import Card, Facts
@@ -45,10 +46,17 @@ def require_conformance(
 def run_checks(opens: Callable[[], Card], library: CudaLibrary) -> Iterator[tuple[str, int]]:
     """Name of each check and how many words differ."""
     from muser.devices.cuda.primitives import primitive_checks  # a remembered pass needs no vector
-    from muser.devices.proofs import operator_checks
+    from muser.devices.proofs import attention_checks, operator_checks
 
     def runner(graph: Graph, weights: WeightSource, limits: Limits) -> CudaRunner:
         return CudaRunner(opens(), library, graph, weights, limits)
 
+    def narrow(graph: Graph, weights: WeightSource, limits: Limits) -> CudaRunner:
+        card = opens()
+        card.facts = replace(card.facts, processors=1)
+        return CudaRunner(card, library, graph, weights, limits)
+
     yield from primitive_checks(opens, library)
     yield from operator_checks(runner)
+    for name, wrong in attention_checks(narrow):  # thread blocks then have many tiles each
+        yield f"{name} on one multiprocessor", wrong

@@ -1,7 +1,7 @@
 // The tiles of one row that sees many (docs/arithmetic.md 7), for the chain of attention_decode.cuh or attention_few.cuh.
 // Bucket 1. Inside library.cu, after attention_decode.cuh.
 //
-// decode_deep_64, _128: grid (units × blocks a unit), block 512, shared decode_deep_*_bytes (128: 223,360). A unit is up to 16
+// decode_deep_64, _128: grid (units × blocks a unit), block 512, shared decode_deep_*_bytes (128: 226,176). A unit is up to 16
 //     query heads of one KV head, which has dim = 64 or 128 elements. A block has two sides, each of which has a tile at a
 //     time. The sides of all blocks of a unit take its tiles in turns, two each; further ones by claims, a word a unit, since
 //     multiprocessors are not equally fast. The words are 0 between launches.
@@ -16,6 +16,7 @@ constexpr int SIDES = 2;
 template <int HEAD>
 struct Deep {
     using Side = Decode<HEAD, DEEP>;
+    static_assert(Side::SLOTS == 3);  // K, V, and the next K
     u8 queries[Side::Q_BYTES];
     Side sides[SIDES];
     int claimed[SIDES];
@@ -86,9 +87,9 @@ INLINE void decode_deep(const Attend& a, u8* shared) {
     Query<HEAD, DEEP> q;
 #pragma unroll
     for (int s = 0; s < HEAD / 16; s++) load_digits(q, s, all.queries, s, lane);
-    // Each side that has a second tile claims until nothing is left; whoever has the last claim sets the word back.
-    int sides = SIDES * blocks, tiles = last - first;
-    int claims = max(0, tiles - 2 * sides) + min(max(tiles - sides, 0), sides);
+    // A side claims while it has its next tile, so there are as many claims as tiles that are not a side's first; whoever has the
+    // last one sets the word back.
+    int sides = SIDES * blocks, claims = last - first - sides;
     int k_slot = 0, claimed = 0;
     for (;;) {
         int v_slot = k_slot == 2 ? 0 : k_slot + 1, free_slot = k_slot == 0 ? 2 : k_slot - 1;
