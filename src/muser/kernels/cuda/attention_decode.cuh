@@ -1,5 +1,5 @@
 // Attention of few rows: split over tiles, then one chain over the tiles of each row and head
-// (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches, the first of three kinds; the third is attention_deep.cuh's:
+// (docs/arithmetic.md 7). Buckets 1, 4, 16. Two launches, the first of two kinds here or of attention_deep.cuh:
 //
 // decode_tiles_64, _128, _256 (the least that holds dim): grid (2 × multiprocessors, or fewer), block
 //            256, shared decode_tiles_*_bytes (128: 108,672, on sm_80 and sm_120 75,904; two blocks a
